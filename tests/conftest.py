@@ -1,0 +1,24 @@
+"""One thread for every test: unpinned threads on a shared machine stall by an order of magnitude."""
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+def pytest_configure(config):
+    for number in range(14):
+        config.addinivalue_line("markers", f"lesson{number:02d}: belongs to lesson {number:02d}")
+
+
+def pytest_collection_modifyitems(items):
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs a CUDA GPU")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(skip)
