@@ -127,7 +127,7 @@ class CharEmbedding(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Causal self-attention, then two linear layers, each normalizing what it reads and adding what it finds."""
+    """Causal self-attention, then two linear layers; each part normalizes x and adds to x."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
