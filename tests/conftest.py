@@ -1,4 +1,4 @@
-"""One thread for every test: unpinned threads on a shared machine stall by an order of magnitude."""
+"""One thread for every test: on a shared machine, unpinned threads stall by ten times."""
 
 import os
 
