@@ -127,7 +127,7 @@ class FloatFormat:
 
     @property
     def bits(self) -> int:
-        """Width of the whole code. (TF32 is stored in 32 bits, but uses 19.)"""
+        """Width of the whole code; for TF32, which is stored in 32 bits, the 19 it uses."""
         return 1 + self.exponent_bits + self.mantissa_bits
 
     @property

@@ -1,0 +1,228 @@
+"""Rounding tensors to a format.
+
+To round is to choose between two neighbours. Any number *x* in a binade ``[2^e, 2^(e+1))`` lies
+between two multiples of the ulp, ``2^(e-m)`` for a format with *m* mantissa bits. So divide by the
+power of two, count in steps of an ulp, and rounding to the format becomes rounding to an integer:
+
+    significand = x / 2^e            in [1, 2), or below 1 for a subnormal number
+    steps       = significand × 2^m  how many ulps; exact, since only the exponent changes
+    x_q         = round(steps) × 2^-m × 2^e
+
+Below the smallest normal number *e* stops at the format's ``emin``. The steps keep their size there
+and the significand runs out of bits: that is gradual underflow, and it needs no code of its own.
+
+What is left is how to round to an integer, one line a mode, and what to do above the largest
+number. Nearest-even is what every GPU and CPU does unless told otherwise. Stochastic rounding goes
+up with a probability equal to the fraction of a step, so that it is right on average.
+
+Overflow is a rule and no accident, because libraries differ: cast to FP8 E4M3, torch 2.14 turns
+1000 into 448 on a CPU and ml_dtypes turns it into NaN. ``overflow="inf"`` follows IEEE 754, 7.4:
+beyond the largest number lies infinity, unless the mode rounds toward zero there. ``"saturate"``
+stops at the largest number, for infinities too, as the conversions of FP8 hardware do in training.
+``"nan"`` is what E4M3 does without saturation.
+
+The work goes through the tensor in pieces that fit the cache. A whole tensor of 40 MB would travel
+to memory and back at every line, at a fifth of the speed. FP16 and BF16 to nearest even are the
+hardware's own conversions, which no arithmetic of ours could outrun.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from mptutor.formats import BF16, FP16, FloatFormat, check_overflow, get_format
+
+ROUNDING_MODES = ("nearest_even", "toward_zero", "up", "down", "stochastic")
+
+#: Elements a piece: 512 KiB of FP32, which stays in the second-level cache.
+_PIECE = 2**17
+
+
+class _Layout(NamedTuple):
+    """How a dtype that the arithmetic is done in lies in memory."""
+
+    int_dtype: torch.dtype
+    exponent_mask: int
+    mantissa_bits: int
+    bias: int
+
+
+_LAYOUT = {
+    torch.float32: _Layout(torch.int32, 0x7F800000, 23, 127),
+    torch.float64: _Layout(torch.int64, 0x7FF0000000000000, 52, 1023),
+}
+
+
+def quantize(
+    x: torch.Tensor | float,
+    fmt: FloatFormat | str | torch.dtype,
+    rounding: str = "nearest_even",
+    overflow: str | None = None,
+    generator: torch.Generator | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Round every element of ``x`` to a value of ``fmt``.
+
+    Parameters
+    ----------
+    x : torch.Tensor or float
+        A floating-point tensor of any shape, on any device. FP64 is rounded once, straight to
+        ``fmt``.
+    fmt : FloatFormat, str or torch.dtype
+        The format: `mptutor.FP16`, ``"FP16"`` or ``torch.float16``.
+    rounding : {"nearest_even", "toward_zero", "up", "down", "stochastic"}
+        Which neighbour to take. ``"up"`` is toward +inf, ``"down"`` toward -inf.
+    overflow : {"inf", "saturate", "nan"}, optional
+        What becomes of numbers beyond ``fmt.max`` and of infinities: ``"inf"`` where the format
+        has infinities and ``"saturate"`` elsewhere, unless given.
+    generator : torch.Generator, optional
+        Source of the random numbers of stochastic rounding.
+    out : torch.Tensor, optional
+        A contiguous FP32 tensor to write the result into, ``x`` itself included. Reusing one
+        saves more time on large tensors than the rounding takes.
+
+    Returns
+    -------
+    torch.Tensor
+        FP32, the shape and device of ``x``, detached from autograd. The sign of zero is kept, and
+        so is NaN, even where ``fmt`` has no code for it.
+
+    Raises
+    ------
+    TypeError
+        If ``x`` is neither a float nor a floating-point tensor.
+    ValueError
+        If the format, the rounding mode or the overflow rule does not exist, or if the rule or
+        ``out`` does not fit.
+
+    Examples
+    --------
+    >>> quantize(torch.tensor([0.1, 65519.0, 65520.0]), "FP16")
+    tensor([9.9976e-02, 6.5504e+04,        inf])
+    """
+    x = _as_real_tensor(x)
+    fmt = get_format(fmt)
+    if rounding not in ROUNDING_MODES:
+        raise ValueError(f"rounding is {rounding!r}; allowed are {ROUNDING_MODES}")
+    overflow = check_overflow(fmt, overflow)
+
+    x_q = _as_result(out, x)
+    piece = _PIECE if x.device.type == "cpu" else max(x.numel(), 1)
+    for x_piece, out_piece in zip(
+        x.reshape(-1).split(piece), x_q.view(-1).split(piece), strict=True
+    ):
+        if _hardware_rounds(x_piece, fmt, rounding, overflow):
+            out_piece.copy_(x_piece.to(fmt.torch_dtype))
+        elif x_piece.dtype is torch.float32:
+            _round_piece(x_piece, fmt, rounding, overflow, generator, out=out_piece)
+        else:
+            out_piece.copy_(_round_piece(x_piece, fmt, rounding, overflow, generator))
+    return x_q
+
+
+def _as_real_tensor(x: torch.Tensor | float) -> torch.Tensor:
+    """Return ``x`` as a detached tensor of FP32 or FP64, the types the arithmetic is done in."""
+    if isinstance(x, float):
+        x = torch.tensor(x, dtype=torch.float64)
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+        got = f"a tensor of {x.dtype}" if isinstance(x, torch.Tensor) else repr(x)
+        raise TypeError(f"x is {got}; allowed are a float and tensors of a floating-point dtype")
+    x = x.detach()
+    return x if x.dtype in _LAYOUT else x.float()
+
+
+def _as_result(out: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
+    """Return the tensor to write into, a new one unless given."""
+    if out is None:
+        return torch.empty(x.shape, dtype=torch.float32, device=x.device)
+    fits = out.shape == x.shape and out.device == x.device and out.is_contiguous()
+    if out.dtype is torch.float32 and fits and not out.requires_grad:
+        return out
+    got = f"{out.dtype} of shape {tuple(out.shape)} on {out.device}"
+    want = f"a contiguous torch.float32 of shape {tuple(x.shape)} on {x.device}, without grad"
+    raise ValueError(f"out is {got}; allowed is {want}")
+
+
+def _hardware_rounds(x: torch.Tensor, fmt: FloatFormat, rounding: str, overflow: str) -> bool:
+    """Tell whether casting ``x`` to the format's dtype does what is asked.
+
+    From FP64 it would not: torch casts by way of FP32, and rounding twice is not rounding once.
+    """
+    is_default = rounding == "nearest_even" and overflow == "inf"
+    return is_default and fmt in (FP16, BF16) and x.dtype is torch.float32
+
+
+def _round_piece(
+    x: torch.Tensor,
+    fmt: FloatFormat,
+    rounding: str,
+    overflow: str,
+    generator: torch.Generator | None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Round ``x`` in its own dtype, in place in ``out`` where it is given."""
+    if overflow == "inf":
+        x = _stop_at_max(x, fmt, rounding)
+    power = _power_of_two_below(x, fmt.emin)
+    steps = torch.div(x, power, out=out).mul_(2.0**fmt.mantissa_bits)
+    match rounding:
+        case "nearest_even":
+            steps.round_()
+        case "toward_zero":
+            steps.trunc_()
+        case "up":
+            steps.ceil_()
+        case "down":
+            steps.floor_()
+        case "stochastic":
+            chance = steps - steps.floor()
+            steps.floor_().add_(_happens(chance, generator))
+    x_q = steps.mul_(fmt.eps).mul_(power)
+    match overflow:
+        case "saturate":
+            return x_q.clamp_(-fmt.max, fmt.max)
+        case "nan":
+            return x_q.masked_fill_(x_q.abs() > fmt.max, torch.nan)
+        case "inf":
+            # Lift the format's largest binade to the dtype's: what lay above it is infinite now.
+            headroom = 2.0 ** (_LAYOUT[x.dtype].bias - fmt.emax)
+            return x_q.mul_(headroom).mul_(1 / headroom)
+
+
+def _happens(chance: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+    """Toss a coin for every element: 1 with a probability of ``chance``, to within 2^-24, else 0.
+
+    A uniform 32-bit integer lies below ``(chance - 1/2) × 2^32`` that often. Comparing integers
+    is faster than `torch.rand`, since one 64-bit draw serves two elements; writing the answers as
+    integers is faster than making booleans of them.
+    """
+    draws = torch.empty((chance.numel() + 1) // 2, dtype=torch.int64, device=chance.device)
+    draws.random_(-(2**63), None, generator=generator)
+    uniform = draws.view(torch.int32)[: chance.numel()].view(chance.shape)
+    return uniform.lt_(chance.sub(0.5).mul_(2.0**32).to(torch.int32)).to(chance.dtype)
+
+
+def _power_of_two_below(x: torch.Tensor, emin: int) -> torch.Tensor:
+    """Return ``2^e`` with ``2^e <= |x| < 2^(e+1)``, and ``2^emin`` where that would be smaller.
+
+    Clearing sign and mantissa of a number leaves the power of two below it.
+    """
+    layout = _LAYOUT[x.dtype]
+    smallest, largest = emin + layout.bias, 2 * layout.bias  # as exponent fields
+    power_bits = x.view(layout.int_dtype) & layout.exponent_mask
+    power_bits.clamp_(smallest << layout.mantissa_bits, largest << layout.mantissa_bits)
+    return power_bits.view(x.dtype)
+
+
+def _stop_at_max(x: torch.Tensor, fmt: FloatFormat, rounding: str) -> torch.Tensor:
+    """Return ``x`` with its finite values limited to ``fmt.max`` where the mode rounds toward zero.
+
+    IEEE 754, 7.4: a directed mode overflows to infinity on one side only. Infinities stay.
+    """
+    if rounding not in ("toward_zero", "up", "down"):
+        return x
+    lowest = -torch.inf if rounding == "down" else -fmt.max
+    highest = torch.inf if rounding == "up" else fmt.max
+    return torch.where(x.isinf(), x, x.clamp(lowest, highest))
