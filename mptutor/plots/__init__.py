@@ -1,0 +1,10 @@
+"""Pictures of results: ``plot_x(result) -> Picture``, and nothing is computed here.
+
+A `Picture` is a matplotlib figure that shows itself in a notebook with its alternative text. All
+pictures share one style (`mptutor.plots.picture`) and one palette (`mptutor.palette`).
+"""
+
+from mptutor.plots.formats import plot_ranges, plot_spacing
+from mptutor.plots.picture import Picture
+
+__all__ = ["Picture", "plot_ranges", "plot_spacing"]
