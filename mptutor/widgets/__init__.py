@@ -1,0 +1,23 @@
+"""Figures you can take hold of: one widget is ``name.py`` (its model) and ``name.js`` (its view).
+
+`base` says how a widget is made. Names load when first used, since ipywidgets is slow to import.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+#: Where each widget lives.
+_HOME = {
+    "BitExplorer": "bit_explorer",
+}
+
+__all__ = [*_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module behind a widget when the widget is first asked for."""
+    if name in _HOME:
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
