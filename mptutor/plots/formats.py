@@ -57,6 +57,6 @@ def plot_ranges(formats: Sequence[FloatFormat]) -> Picture:
         )
     axes.set_yticks(range(len(formats)), [fmt.name for fmt in reversed(formats)])
     axes.xaxis.set_major_formatter(lambda power, _: f"$2^{{{power:.0f}}}$")
-    axes.margins(x=0.03)
+    axes.use_sticky_edges = False  # or the widest bar touches the axis
     axes.grid(axis="y", visible=False)
     return picture
