@@ -23,18 +23,14 @@ from mptutor.widgets import BitExplorer
 # %% [markdown]
 # ## Three fields
 #
-# Take a number that everybody writes down without a second thought, and look at its bits.
+# Take a number that everybody writes down without a second thought, and look at its bits. They are
+# three fields side by side: one sign bit, five exponent bits, ten mantissa bits. `decode` puts a
+# space between them and says what they mean.
 
 # %%
 x = torch.tensor(0.1, dtype=torch.float16)
 code = x.view(torch.uint16).item()
 print(f"{code:016b}", "stands for", x.item())
-
-# %% [markdown]
-# The bits are three fields side by side: one sign bit, five exponent bits, ten mantissa bits.
-# `decode` puts a space between them and says what they mean.
-
-# %%
 print(mpt.FP16.decode(code))
 
 # %% [markdown]
@@ -228,8 +224,6 @@ for fmt in formats:
     bits = f"1+{fmt.exponent_bits}+{fmt.mantissa_bits}"
     limits = f"{fmt.smallest_normal:<17.2e} {fmt.smallest_subnormal:<10.1e} {fmt.eps:.1e}"
     print(f"{fmt.name:9} {bits:8} {fmt.max:10.3g}   {limits}")
-
-# %%
 plot_ranges(formats)
 
 # %% [markdown]
