@@ -27,6 +27,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from html import escape
+from numbers import Integral
 
 import torch
 
@@ -36,9 +38,12 @@ OVERFLOW_RULES = ("inf", "saturate", "nan")
 _SPECIALS = ("ieee", "nan", "none")
 
 
-def _require_int(name: str, value: int, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+def _require_int(name: str, value: int, low: int, high: int) -> int:
+    """Return ``value`` as an int; NumPy's integers are welcome, their overflow is not."""
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_integer or not low <= value <= high:
         raise ValueError(f"{name} is {value!r}; allowed are integers from {low} to {high}")
+    return int(value)
 
 
 @dataclass(frozen=True)
@@ -85,10 +90,11 @@ class FloatFormat:
     name : str
         How the format is called in tables and pictures.
     exponent_bits, mantissa_bits : int
-        Widths of the two fields, 2 to 8 and 1 to 23: what FP32 can hold.
+        Widths of the two fields, 2 to 8 and 1 to 23: what FP32 can hold. Without infinities 8
+        exponent bits are one too many, since the largest numbers would lie beyond FP32's.
     bias : int, optional
         What is subtracted from the exponent field; IEEE 754's ``2**(exponent_bits - 1) - 1``
-        unless given.
+        unless given. 1 must stay a normal number of the format.
     special : {"ieee", "nan", "none"}
         Which codes are infinities and NaNs; see the module's docstring.
     torch_dtype : torch.dtype, optional
@@ -115,13 +121,18 @@ class FloatFormat:
     torch_dtype: torch.dtype | None = None
 
     def __post_init__(self) -> None:
-        _require_int("exponent_bits", self.exponent_bits, 2, 8)
-        _require_int("mantissa_bits", self.mantissa_bits, 1, 23)
         if self.special not in _SPECIALS:
             raise ValueError(f"special is {self.special!r}; allowed are {_SPECIALS}")
-        if self.bias is None:
-            object.__setattr__(self, "bias", 2 ** (self.exponent_bits - 1) - 1)
-        _require_int("bias", self.bias, self._top_exponent_field - 127, 127)
+        self._set_int("exponent_bits", self.exponent_bits, 2, 8 if self.special == "ieee" else 7)
+        self._set_int("mantissa_bits", self.mantissa_bits, 1, 23)
+        standard_bias = 2 ** (self.exponent_bits - 1) - 1
+        bias = standard_bias if self.bias is None else self.bias
+        # 1 is normal: emin <= 0 <= emax. FP32 holds every number: -126 <= emin, emax <= 127.
+        top = self._top_exponent_field
+        self._set_int("bias", bias, max(1, top - 127), min(top, 127))
+
+    def _set_int(self, name: str, value: int, low: int, high: int) -> None:
+        object.__setattr__(self, name, _require_int(name, value, low, high))
 
     # -- limits ----------------------------------------------------------------------------------
 
@@ -190,11 +201,11 @@ class FloatFormat:
         FP16, where 65520 becomes infinite. In E4M3 that code is even: 464 still becomes 448, and
         the threshold is the FP32 number after 464.
 
-        (For FP32 itself the tie is no FP32 number; the exact real number is returned.)
+        (With 23 mantissa bits the tie is no FP32 number; the exact real number is returned.)
         """
         tie = self.max + self.ulp(self.max) / 2
         goes_beyond = self.max_code % 2 == 1
-        return tie if goes_beyond else tie + FP32.ulp(tie)
+        return tie if goes_beyond else FP32.neighbours(tie)[1]
 
     @property
     def overflow(self) -> str:
@@ -219,7 +230,7 @@ class FloatFormat:
         ValueError
             If ``code`` is not an integer of ``bits`` bits.
         """
-        _require_int("code", code, 0, 2**self.bits - 1)
+        code = _require_int("code", code, 0, 2**self.bits - 1)
         magnitude = code & (2 ** (self.bits - 1) - 1)
         sign = code >> (self.bits - 1)
         exponent_field, mantissa_field = divmod(magnitude, 2**self.mantissa_bits)
@@ -257,11 +268,10 @@ class FloatFormat:
             return sign_bit + self._nan_code()
         overflow = check_overflow(self, overflow)
         if math.isfinite(x):
-            ulp = self._spacing(x)
-            # Codes count upwards with the values: one step a ulp, 2**m steps a power of two. A
+            # Codes count upwards with the values: one step an ulp, 2**m steps a power of two. A
             # mantissa that rounds up to 2 carries into the exponent by itself.
-            binades_below = round(math.log2(ulp / self.smallest_subnormal))
-            code = binades_below * 2**self.mantissa_bits + round(abs(x) / ulp)
+            binades_below = self._exponent(x) - self.emin
+            code = binades_below * 2**self.mantissa_bits + round(abs(x) / self._spacing(x))
             if code <= self.max_code:
                 return sign_bit + code
         if overflow == "saturate":
@@ -279,29 +289,32 @@ class FloatFormat:
     def neighbours(self, x: float) -> tuple[float, float]:
         """Return the numbers of the format next below and next above ``x``, never ``x`` itself.
 
-        Beyond ±`max` lies ±inf, in formats without infinities NaN.
+        Beyond ±`max` lies ±inf, in formats without infinities NaN. As in IEEE 754, 5.3.1, nothing
+        lies beyond an infinity but itself.
         """
         if math.isnan(x):
             return math.nan, math.nan
-        return -self._next_above(-x), self._next_above(x)
+        # Subtracting, since negation would make -0.0 of 0.0.
+        return 0.0 - self._next_above(-x), self._next_above(x)
 
     def _next_above(self, x: float) -> float:
-        beyond = math.inf if self.special == "ieee" else math.nan
         if x >= self.max:
-            return beyond
+            return math.inf if self.special == "ieee" else math.nan
         if x < -self.max:
             return -self.max
         ulp = self._spacing(x)
-        above = (math.floor(x / ulp) + 1) * ulp
-        # Below a negative power of two the numbers lie closer than above it.
-        closer = x + self._spacing(x) / 2
-        on_power_of_two = x < 0 and math.frexp(x)[0] == -0.5 and -x > self.smallest_normal
-        return closer if on_power_of_two else above
+        # Towards zero from a power of two the numbers lie closer than away from it.
+        if x < -self.smallest_normal and math.frexp(x)[0] == -0.5:
+            ulp /= 2
+        return (math.floor(x / ulp) + 1) * ulp
+
+    def _exponent(self, x: float) -> int:
+        """Exponent that ``x`` is written with, were it unlimited above: emin if subnormal."""
+        return max(math.frexp(x)[1] - 1, self.emin) if x else self.emin
 
     def _spacing(self, x: float) -> float:
         """Distance between neighbours in the binade of ``x``, were the exponent unlimited above."""
-        exponent = max(math.frexp(x)[1] - 1, self.emin) if x else self.emin
-        return 2.0 ** (exponent - self.mantissa_bits)
+        return 2.0 ** (self._exponent(x) - self.mantissa_bits)
 
     def _nan_code(self) -> int:
         if self.special == "none":
@@ -326,7 +339,7 @@ class FloatFormat:
             "eps": f"{self.eps:.3g}",
         }
         cells = "".join(f"<tr><th>{key}</th><td>{value}</td></tr>" for key, value in rows.items())
-        return f"<table><caption>{self.name}</caption>{cells}</table>"
+        return f"<table><caption>{escape(str(self.name))}</caption>{cells}</table>"
 
 
 FP32 = FloatFormat("FP32", 8, 23, torch_dtype=torch.float32)
@@ -361,9 +374,12 @@ def get_format(fmt: FloatFormat | str | torch.dtype) -> FloatFormat:
     """
     if isinstance(fmt, FloatFormat):
         return fmt
-    for named in NAMED_FORMATS.values():
-        if fmt == named.torch_dtype or (isinstance(fmt, str) and fmt.upper() == named.name):
-            return named
+    if isinstance(fmt, str) and fmt.upper() in NAMED_FORMATS:
+        return NAMED_FORMATS[fmt.upper()]
+    if isinstance(fmt, torch.dtype):
+        for named in NAMED_FORMATS.values():
+            if named.torch_dtype is fmt:
+                return named
     names = ", ".join(NAMED_FORMATS)
     raise ValueError(f"fmt is {fmt!r}; allowed are a FloatFormat, a torch dtype, or one of {names}")
 
