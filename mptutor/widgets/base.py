@@ -104,7 +104,7 @@ def _escape_script(source: str) -> str:
 
 
 def _palette_css() -> str:
-    """Return the palette as variables ``--mpt-blue``, ``--mpt-sign``, ``--mpt-on-sign``, …"""
+    """Return the palette as variables ``--mpt-blue``, ``--mpt-sign``, ``--mpt-on-sign``."""
 
     def variables(dark: bool) -> str:
         theme = palette.DARK if dark else palette.LIGHT

@@ -197,7 +197,7 @@ function factsOf({ wanted, selected: { fmt, code, value, below, above, ulp } }) 
 }
 
 function neighbourText(x) {
-  return Number.isNaN(x) ? "none" : shortNumber(x + 0);
+  return Number.isNaN(x) ? "none" : shortNumber(x);
 }
 
 // -- all together -----------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ class BitExplorerResult:
     stored: dict[str, StoredNumber]
 
     def __getitem__(self, fmt: FloatFormat | str) -> StoredNumber:
-        return self.stored[get_format(fmt).name if isinstance(fmt, str) else fmt.name]
+        return self.stored[fmt if isinstance(fmt, str) else fmt.name]
 
 
 def explore(
@@ -130,9 +130,10 @@ def _describe_code(fmt: FloatFormat, code: int, wanted: float) -> StoredNumber:
 
 
 def _code_problem(fmt: FloatFormat, code: int) -> str:
-    if code == NO_CODE or 0 <= code < 2**fmt.bits:
+    last = 2**fmt.bits - 1
+    if code == NO_CODE or 0 <= code <= last:
         return ""
-    return f"{code} is no code of {_title(fmt)}: its {fmt.bits} bits count from 0 to {2**fmt.bits - 1}."
+    return f"{code} is no code of {_title(fmt)}: its {fmt.bits} bits count from 0 to {last}."
 
 
 class BitExplorer(LiveFigure):

@@ -94,14 +94,17 @@ function ulpOf(x, fmt) {
 // The numbers next below and next above x, never x itself; beyond the largest ∞, or NaN if there
 // is no infinity.
 function neighbours(x, fmt) {
-  return Number.isNaN(x) ? [NaN, NaN] : [-nextAbove(-x, fmt), nextAbove(x, fmt)];
+  if (Number.isNaN(x)) return [NaN, NaN];
+  // Subtracting, since negation would make -0 of 0.
+  return [0 - nextAbove(-x, fmt), nextAbove(x, fmt)];
 }
 
 function nextAbove(x, fmt) {
   const { max, smallestNormal } = formatLimits(fmt);
   if (x >= max) return fmt.special === "ieee" ? Infinity : NaN;
   if (x < -max) return -max;
-  const ulp = spacing(x, fmt);
-  const onPowerOfTwo = x < 0 && -x > smallestNormal && -x === pow2(binade(x));
-  return onPowerOfTwo ? x + ulp / 2 : (Math.floor(x / ulp) + 1) * ulp;
+  // Towards zero from a power of two the numbers lie closer than away from it.
+  const closer = x < -smallestNormal && -x === pow2(binade(x));
+  const ulp = spacing(x, fmt) / (closer ? 2 : 1);
+  return (Math.floor(x / ulp) + 1) * ulp;
 }

@@ -168,9 +168,8 @@ function lineAround({ selected: { fmt, value } }) {
   for (let i = 0; i < 3; i++) {
     const [below] = neighbours(points[0], fmt);
     const [, above] = neighbours(points.at(-1), fmt);
-    // Adding 0 makes the -0 below the smallest number a plain 0.
-    if (Number.isFinite(below)) points.unshift(below + 0);
-    if (Number.isFinite(above)) points.push(above + 0);
+    if (Number.isFinite(below)) points.unshift(below);
+    if (Number.isFinite(above)) points.push(above);
   }
   const edges = [];
   if (points[0] === -max) edges.push(-max - step);

@@ -16,7 +16,8 @@ from __future__ import annotations
 import re
 
 _TOKEN = re.compile(
-    r"\s*((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?|inf(?:inity)?|nan|\*\*|[-+*/^])", re.IGNORECASE
+    r"\s*((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?|inf(?:inity)?|nan|\*\*|[-+*/^])",
+    re.IGNORECASE,
 )
 _LONGEST_TEXT = 80
 #: No double survives a larger power, and a loop over it should end.
