@@ -98,19 +98,14 @@ class HardwareReport:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        cells = [
-            f"<th>{what}</th><td colspan=2>{escape(answer)}</td>" for what, answer in self.facts()
-        ]
-        cells += [
-            f"<th>{f.name}</th><td>{f.status}</td><td>{escape(f.sentence)}</td>"
-            for f in self.formats
-        ]
-        rows = "".join(f"<tr style='text-align:left'>{row}</tr>" for row in cells)
-        return f"<table>{rows}</table>"
+        rows = [f"<th>{what}</th>{_cell(answer, columns=2)}" for what, answer in self.facts()]
+        rows += [f"<th>{f.name}</th>{_cell(f.status)}{_cell(f.sentence)}" for f in self.formats]
+        return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
     def _device_line(self) -> str:
         if self.device == "cpu":
-            return f"CPU: {self.device_name}, {self.threads} threads"
+            threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}"
+            return f"CPU: {self.device_name}, {threads}"
         memory = f", {self.memory_bytes / 2**30:.0f} GiB" if self.memory_bytes else ""
         cores = f", {self.tensor_cores}" if self.tensor_cores else ""
         return f"{self.device.upper()}: {self.device_name}{memory}{cores}"
@@ -143,6 +138,11 @@ def report(device: torch.device | str | None = None) -> HardwareReport:
         tensor_cores=tensor_cores,
         formats=formats,
     )
+
+
+def _cell(text: str, columns: int = 1) -> str:
+    # JupyterLab aligns cells to the right, which suits numbers and not sentences.
+    return f"<td style='text-align:left' colspan={columns}>{escape(text)}</td>"
 
 
 def _cpu_name() -> str:

@@ -6,6 +6,7 @@ each in a process of its own, so the answer can neither be out of date nor be lo
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -111,9 +112,9 @@ def _outcomes(process: subprocess.Popen[str]) -> dict[str, str]:
 
 def main(argv: list[str]) -> int:
     """Run ``mptutor progress``."""
-    if argv:
-        print(f"mptutor progress takes no arguments, got {argv}", file=sys.stderr)
-        return 2
+    argparse.ArgumentParser(
+        prog="mptutor progress", description="Show which exercises you have solved."
+    ).parse_args(argv)
     try:
         print(progress())
     except CourseNotFoundError as error:
