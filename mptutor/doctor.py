@@ -4,9 +4,8 @@ One screen: versions, the device, which formats are native on it, and everything
 wrong between ``pip install`` and the first lesson.  Each problem comes with its remedy.  An *error*
 keeps the course from working and makes the exit code 1; a *warning* costs something, but not that.
 
-What the course needs is read from the package's own metadata, so it is listed in ``pyproject.toml``
-and nowhere else.  Apart from torch nothing is imported to be checked: versions come from the
-installed packages' metadata, so a broken package can't break the doctor.
+Apart from torch nothing is imported to be checked: versions come from the installed packages'
+metadata, so a broken package can't break the doctor.
 """
 
 from __future__ import annotations
@@ -23,6 +22,13 @@ from importlib import metadata
 from pathlib import Path
 
 from mptutor.course import CourseNotFoundError, find_course
+from mptutor.requirements import (
+    installed_version,
+    pip_command,
+    quoted,
+    read_requirements,
+    release,
+)
 
 #: JupyterLab extensions without which no widget draws, and the packages that bring them.
 _WIDGET_EXTENSIONS = {
@@ -115,22 +121,24 @@ def _to_json(findings: list[Finding]) -> str:
 
 
 def _check_torch() -> Iterator[Finding]:
-    requirement = next(r for r in _requirements() if r.package == "torch")
+    requirement = next(r for r in read_requirements() if r.package == "torch")
     try:
         from mptutor import hardware
 
         found = hardware.report()
     except ImportError as error:
-        yield Finding("torch", f"can't be imported: {error}", "error", _pip(str(requirement)))
+        yield Finding(
+            "torch", f"can't be imported: {error}", "error", pip_command(str(requirement))
+        )
         return
     except OSError as error:  # a library that torch needs is missing or of another version
-        remedy = _pip(f"--force-reinstall {requirement}")
+        remedy = pip_command(f"--force-reinstall {requirement}")
         yield Finding("torch", f"is broken: {error}", "error", remedy)
         return
     for what, answer in found.facts():
         if what == "torch" and not requirement.admits(found.torch):
             answer = f"{answer} is too old, the course needs {requirement.least} or newer"
-            yield Finding(what, answer, "error", _pip(f"--upgrade {requirement}"))
+            yield Finding(what, answer, "error", pip_command(f"--upgrade {requirement}"))
         else:
             yield Finding(what, answer)
     yield from _check_gpu_is_used(found.device)
@@ -161,48 +169,18 @@ def _check_gpu_is_used(device: str) -> Iterator[Finding]:
         )
 
 
-@dataclass(frozen=True)
-class _Requirement:
-    """A dependency as ``pyproject.toml`` writes it: ``jupyterlab>=4.2``."""
-
-    package: str
-    least: str | None
-
-    def admits(self, version: str) -> bool:
-        return self.least is None or _numbers(version) >= _numbers(self.least)
-
-    def __str__(self) -> str:
-        return f"{self.package}>={self.least}" if self.least else self.package
-
-
-def _requirements() -> list[_Requirement]:
-    """Read the package's own dependencies and those of its extra ``course``."""
-    found = []
-    for line in metadata.requires("mptutor") or ():
-        requirement, _, condition = line.partition(";")
-        match = re.match(r"([\w.-]+)\s*\(?(?:>=([\d.]+))?", requirement)
-        if match and ("extra" not in condition or re.search(r"""['"]course['"]""", condition)):
-            found.append(_Requirement(match[1], match[2]))
-    return found
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """Return the release part of a version: (2, 14, 1) for ``2.14.1+cu130``."""
-    return tuple(map(int, re.findall(r"\d+", re.split(r"[+a-z]", version)[0])))
-
-
 def _check_packages() -> Iterator[Finding]:
     versions = []
-    for requirement in _requirements():
-        name, version = requirement.package, _version(requirement.package)
+    for requirement in read_requirements():
+        name, version = requirement.package, installed_version(requirement.package)
         level = "warning" if name in _OPTIONAL else "error"
         if name == "torch":
             continue
         if version is None:
-            yield Finding(name, "is not installed.", level, _pip(str(requirement)))
+            yield Finding(name, "is not installed.", level, pip_command(str(requirement)))
         elif not requirement.admits(version):
             answer = f"{version} is too old, the course needs {requirement.least} or newer."
-            yield Finding(name, answer, level, _pip(f"--upgrade {requirement}"))
+            yield Finding(name, answer, level, pip_command(f"--upgrade {requirement}"))
         else:
             versions.append(f"{name} {version}")
     if versions:
@@ -212,17 +190,17 @@ def _check_packages() -> Iterator[Finding]:
 
 def _check_torchvision_fits() -> Iterator[Finding]:
     """Warn of a torchvision that was built for another torch: importing it would fail."""
-    torch_version = _version("torch")
-    if torch_version is None or _version("torchvision") is None:
+    torch_version = installed_version("torch")
+    if torch_version is None or installed_version("torchvision") is None:
         return
     for line in metadata.requires("torchvision") or ():
         match = re.match(r"torch\s*\(?==([\d.]+)", line)
-        if match and _numbers(match[1]) != _numbers(torch_version):
+        if match and release(match[1]) != release(torch_version):
             yield Finding(
                 "torchvision",
                 f"is built for torch {match[1]}, but torch is {torch_version}.",
                 "warning",
-                _pip("--upgrade --force-reinstall torchvision"),
+                pip_command("--upgrade torch torchvision"),
             )
 
 
@@ -243,7 +221,7 @@ def _check_widget_extensions() -> Iterator[Finding]:
             "widgets",
             f"JupyterLab has no extension {extension}, so no widget would draw.",
             "error",
-            _pip(f"--force-reinstall --no-deps {package}"),
+            pip_command(f"--force-reinstall --no-deps {package}"),
         )
     if not missing:
         yield Finding("widgets", f"JupyterLab has {' and '.join(_WIDGET_EXTENSIONS)}")
@@ -255,14 +233,17 @@ def _check_kernel() -> Iterator[Finding]:
         from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
     except ImportError:
         return
-    remedy = f"{_quoted(sys.executable)} -m ipykernel install --sys-prefix"
+    remedy = f"{quoted(sys.executable)} -m ipykernel install --sys-prefix"
     try:
         command = KernelSpecManager().get_kernel_spec("python3").argv[0]
     except NoSuchKernel:
         yield Finding("kernel", "JupyterLab has no Python kernel.", "error", remedy)
         return
     by_name_only = re.fullmatch(r"python[\d.]*", command)  # Jupyter then takes its own Python
-    if not by_name_only and Path(command).absolute() != Path(sys.executable).absolute():
+    if (
+        not by_name_only
+        and Path(command).absolute().parent != Path(sys.executable).absolute().parent
+    ):
         yield Finding(
             "kernel",
             f"Notebooks would run in {command}, which is not the Python of the course.",
@@ -284,7 +265,7 @@ def _check_course() -> Iterator[Finding]:
             "mptutor",
             f"is imported from {package}, which is not this course's.",
             "warning",
-            _pip(f'-e "{course}[course]"'),
+            pip_command(f'-e "{course}[course]"'),
         )
     free_mb = shutil.disk_usage(course).free // 10**6
     if free_mb < _ENOUGH_DISK_MB:
@@ -294,20 +275,3 @@ def _check_course() -> Iterator[Finding]:
             "warning",
             f"free {_ENOUGH_DISK_MB} MB, or notebooks may fail to save",
         )
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _pip(arguments: str) -> str:
-    """Return a pip command for this very Python, ready to be copied into a terminal."""
-    arguments = re.sub(r"\S*>=\S*", r'"\g<0>"', arguments)  # the shell would redirect at >
-    return f"{_quoted(sys.executable)} -m pip install {arguments}"
-
-
-def _quoted(path: str) -> str:
-    return f'"{path}"' if " " in path else path

@@ -6,11 +6,12 @@ import shutil
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 import torch
 
-from mptutor import course, doctor, hardware
+from mptutor import course, doctor, hardware, requirements
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +145,13 @@ def test_without_jupyter_the_checks_that_need_it_are_silent(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("command", "warned"), [("python", False), ("python3.12", False), ("/usr/bin/other", True)]
+    ("command", "warned"),
+    [
+        ("python", False),
+        ("python3.12", False),
+        (str(Path(sys.executable).parent / "python3"), False),
+        ("/usr/other/bin/python", True),
+    ],
 )
 def test_a_kernel_of_another_python(monkeypatch, command, warned):
     from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
@@ -204,7 +211,7 @@ def test_requirements_come_from_the_packages_metadata(monkeypatch):
         'nbgrader>=0.9.5; extra == "instructor"',
     ]
     monkeypatch.setattr(metadata, "requires", lambda _: lines)
-    assert list(map(str, doctor._requirements())) == [
+    assert list(map(str, requirements.read_requirements())) == [
         "torch>=2.9",
         "torchvision",
         "jupyterlab>=4.2",
@@ -222,11 +229,11 @@ def test_requirements_come_from_the_packages_metadata(monkeypatch):
     ],
 )
 def test_versions_compare_as_numbers(version, least, admitted):
-    assert doctor._Requirement("package", least).admits(version) == admitted
+    assert requirements.Requirement("package", least).admits(version) == admitted
 
 
 def test_commands_survive_the_shell(monkeypatch):
     monkeypatch.setattr(sys, "executable", r"C:\Program Files\python.exe")
-    assert doctor._pip("x>=1 --upgrade") == (
+    assert requirements.pip_command("x>=1 --upgrade") == (
         r'"C:\Program Files\python.exe" -m pip install "x>=1" --upgrade'
     )
