@@ -9,9 +9,11 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mptutor.memory import MemoryMeter
 from mptutor.models import small_cnn
+from mptutor.tensorcore import tensor_core
 
 FLOAT = 4  # bytes
 
@@ -240,6 +242,28 @@ def test_double_backward_works_under_the_meter():
         (grad,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
         grad.sum().backward()
     assert torch.equal(x.grad, torch.full((5,), 6.0))
+
+
+def test_fake_tensors_give_the_same_reading():
+    """What a model would need can be read without having the memory."""
+    readings = []
+    for mode in (nullcontext(), FakeTensorMode()):
+        with mode:
+            model, x = small_cnn(), torch.zeros(8, 3, 32, 32)
+            with cpu_meter(model) as meter:
+                model(x).sum().backward()
+        readings.append(meter.reading)
+    assert readings[0] == readings[1]
+
+
+def test_entered_last_it_does_not_see_the_simulations_own_copies():
+    a, b = torch.zeros(64, 64, dtype=torch.float16), torch.zeros(64, 64, dtype=torch.float16)
+    with tensor_core(), cpu_meter(a, b) as last:
+        a @ b
+    with cpu_meter(a, b) as first, tensor_core():
+        a @ b
+    assert last.peak_bytes == 3 * 64 * 64 * 2
+    assert first.peak_bytes > last.peak_bytes
 
 
 # --- use
