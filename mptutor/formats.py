@@ -282,7 +282,7 @@ class FloatFormat:
         """Distance between neighbouring numbers of the format around ``x``.
 
         At a power of two, where the distance changes, it is the one above. Beyond `max` it is the
-        one just below `max`; at NaN it is NaN.
+        one at `max`; at NaN it is NaN.
         """
         return math.nan if math.isnan(x) else self._spacing(min(abs(x), self.max))
 
