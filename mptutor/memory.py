@@ -16,8 +16,8 @@ counts the distinct storages; parameters and the like are left out, since they e
 that activation checkpointing keeps for itself are not seen.
 
 Watching costs some microseconds an operation, so don't time and measure memory in the same run.
-Under `mptutor.simulate_amp` enter the meter last, inside it: the FP32 copies that the simulation
-makes are then its own affair and not counted.
+The FP32 copies that `mptutor.simulate_amp` makes are inside its kernels, and so not counted: the
+reading is that of the training it simulates.
 """
 
 from __future__ import annotations
