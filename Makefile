@@ -9,7 +9,7 @@ NBVAL := --nbval-lax --nbval-cell-timeout=120 --nbval-kernel-startup-timeout=120
 .PHONY: lab test build lint html
 
 lab: .venv/lab.stamp
-	$(BIN)/mptutor lab
+	$(BIN)/mptutor lab $(ARGS)
 
 test: export OMP_NUM_THREADS := 1
 test: .venv/dev.stamp

@@ -35,7 +35,16 @@ _HOME = {
 }
 
 #: Submodules that lessons reach as attributes, `mpt.policy.observe("cuda")`.
-_SUBMODULES = ("formats", "rounding", "census", "scaling", "policy", "tensorcore", "hardware")
+_SUBMODULES = (
+    "formats",
+    "rounding",
+    "census",
+    "scaling",
+    "policy",
+    "tensorcore",
+    "hardware",
+    "audit",
+)
 
 __all__ = [*_HOME, *_SUBMODULES]
 

@@ -62,9 +62,8 @@ print(sign, exponent_field, mantissa, "->", value)
 assert value == x.item()
 
 # %% [markdown]
-# It is not 0.1, only the nearest number that FP16 has. Now take the bits in hand: click them, or
-# type a number. Above the line you see the number you asked for, below it what each format makes of
-# it.
+# It is not 0.1, only the nearest number that FP16 has. Now take the bits in hand. Click them, or
+# type a number; the first line says what FP16 makes of it, the rows show all formats side by side.
 
 # %% tags=["widget"]
 BitExplorer(value=0.1, fmt="FP16")
