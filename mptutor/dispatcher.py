@@ -8,7 +8,8 @@ something is to be done, so the column of a key is the list of ops it knows abou
 
 `Replacement` puts Python functions into one column of the table and takes them out again, after
 which torch's own kernels are back.  The table belongs to the process: while a replacement is in
-force, every thread sees it.  So entries are counted, and the last one to leave puts things back.
+force, every thread sees it.  So entries are counted, and the last one to leave puts things back
+(`ProcessWide`).
 
 ``torch.library`` is the public way to do this; a ``TorchDispatchMode``, the usual one, is entered
 by every op of the thread (some 4 microseconds each), where a replaced kernel costs nothing to the
@@ -49,8 +50,38 @@ def find_op(name: str) -> OpOverload:
     return getattr(getattr(torch.ops.aten, base), overload or "default")
 
 
-class Replacement:
-    """Kernels to put into one column of the dispatcher, as a context entered any number of times.
+class ProcessWide:
+    """A context that changes the whole process, entered any number of times, by any thread.
+
+    The first entry installs the change, the last exit removes it, whatever the order in between.
+    """
+
+    def __init__(self) -> None:
+        self._entries = 0
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> ProcessWide:
+        with self._lock:
+            if self._entries == 0:
+                self._install()
+            self._entries += 1
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with self._lock:
+            self._entries -= 1
+            if self._entries == 0:
+                self._remove()
+
+    def _install(self) -> None:
+        raise NotImplementedError
+
+    def _remove(self) -> None:
+        raise NotImplementedError
+
+
+class Replacement(ProcessWide):
+    """Kernels to put into one column of the dispatcher.
 
     Parameters
     ----------
@@ -63,24 +94,10 @@ class Replacement:
     """
 
     def __init__(self, dispatch_key: str, build: Callable[[], Mapping[OpOverload, Kernel]]) -> None:
+        super().__init__()
         self._dispatch_key = dispatch_key
         self._build = build
-        self._entries = 0
         self._library: torch.library.Library | None = None
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> Replacement:
-        with self._lock:
-            if self._entries == 0:
-                self._install()
-            self._entries += 1
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        with self._lock:
-            self._entries -= 1
-            if self._entries == 0:
-                self._remove()
 
     def _install(self) -> None:
         kernels = self._build()
