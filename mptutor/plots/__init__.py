@@ -4,7 +4,14 @@ A `Picture` is a matplotlib figure that shows itself in a notebook with its alte
 pictures share one style (`mptutor.plots.picture`) and one palette (`mptutor.palette`).
 """
 
+from mptutor.plots.accumulation import plot_running_sums, plot_stochastic_sums
 from mptutor.plots.formats import plot_ranges, plot_spacing
 from mptutor.plots.picture import Picture
 
-__all__ = ["Picture", "plot_ranges", "plot_spacing"]
+__all__ = [
+    "Picture",
+    "plot_ranges",
+    "plot_running_sums",
+    "plot_spacing",
+    "plot_stochastic_sums",
+]
