@@ -88,7 +88,9 @@ class Task:
 
     ``id`` is ``"LESSON.NUMBER"``, ``function`` the name the learner is asked to define, ``cases``
     makes the trials of a seed, ``probe`` names the entry of `mptutor.checks.probes.PROBES` that
-    carries them out, and ``agree`` compares an expected value with the learner's.
+    carries them out, and ``agree`` compares an expected value with the learner's. ``withheld``
+    names modules, such as ``"mptutor.scaling"``, that are the answer themselves: a grader keeps
+    them from the code it grades.
     """
 
     id: str
@@ -99,6 +101,7 @@ class Task:
     points: int = 1
     probe: str = "call"
     agree: Callable[[Any, Any], bool] = same
+    withheld: tuple[str, ...] = ()
 
     @property
     def lesson(self) -> str:

@@ -1,0 +1,268 @@
+"""Where a student's code runs: behind which walls.
+
+``namespaces`` is the default: the Linux sandbox, a fresh copy of a warm parent for each submission.
+``docker`` and ``podman`` start a container for each, on any system that has one of them, at the
+price of importing torch every time. ``trusted`` has no walls at all and must be asked for.
+
+None of them is a fallback for another: a grader that quietly did without walls would do so on the
+day it matters.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from mptutor.grading.channel import Channel
+from mptutor.grading.examine import Start, Usage
+from mptutor.grading.kit import kit, view_of
+from mptutor.grading.limits import Limits
+from mptutor.grading.supervise import Order
+
+NAMES = ("namespaces", "docker", "podman", "trusted")
+
+_CHOICES = (
+    "Choose where the students' code is to run: --backend docker or --backend podman puts each "
+    "submission in a container without network; --trust-students runs it here with your rights."
+)
+_PASSED_ON = ("LD_LIBRARY_PATH", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+
+
+class NoSandbox(Exception):
+    """There is no sandbox to be had; the text says why and what can be done."""
+
+
+@contextmanager
+def open_backend(
+    name: str,
+    limits: Limits,
+    *,
+    preload: Sequence[str] = (),
+    withheld: Sequence[str] = (),
+    image: str = "mptutor-grading",
+) -> Iterator[Start]:
+    """Make a backend ready and yield what starts a student's process in it.
+
+    Parameters
+    ----------
+    name : str
+        One of `NAMES`.
+    limits : Limits
+        What each process may use.
+    preload : sequence of str
+        Modules that the warm parent imports ahead.
+    withheld : sequence of str
+        Modules of this package that students' code must do without.
+    image : str
+        The container image, for ``docker`` and ``podman``. It needs Python and torch.
+
+    Raises
+    ------
+    NoSandbox
+        If this machine does not have it.
+    ValueError
+        If there is no such backend.
+    """
+    if name not in NAMES:
+        raise ValueError(f"backend is {name!r}; allowed are {', '.join(NAMES)}")
+    _require(name)
+    with kit(withheld) as folder:
+        if name in ("docker", "podman"):
+            yield lambda: _ended(Container(name, image, folder, limits))
+            return
+        view = view_of(folder)
+        order = (
+            Order(limits)
+            if name == "trusted"
+            else Order(limits, visible=view.visible, hidden=view.hidden)
+        )
+        parent = WarmParent(folder, order, preload)
+        try:
+            yield lambda: _ended(parent.start())
+        finally:
+            parent.close()
+
+
+def _require(name: str) -> None:
+    if name == "namespaces" and sys.platform != "linux":
+        raise NoSandbox(f"The sandbox needs Linux; this is {sys.platform}. {_CHOICES}")
+    if name == "trusted" and not hasattr(os, "fork"):
+        raise NoSandbox("--trust-students needs a system with fork(): Linux, macOS or WSL.")
+    if name in ("docker", "podman") and shutil.which(name) is None:
+        raise NoSandbox(f"There is no {name} on this machine.")
+
+
+@contextmanager
+def _ended(student: Copy | Container) -> Iterator[Copy | Container]:
+    try:
+        yield student
+    finally:
+        student.end()
+
+
+class WarmParent:
+    """The process that is copied for each submission (`mptutor.grading.warm`). Thread-safe."""
+
+    def __init__(self, kit_folder: Path, order: Order, preload: Sequence[str]) -> None:
+        self._folder, self._order, self._preload = kit_folder, order, preload
+        self._lock = threading.Lock()
+        self._launch()
+
+    def _launch(self) -> None:
+        self._control, theirs = socket.socketpair()
+        descriptor = str(theirs.fileno())
+        with theirs:
+            program = [sys.executable, "-m", "mptutor.grading.warm"]
+            self._process = subprocess.Popen(
+                [*program, descriptor, self._order.to_json(), *self._preload],
+                cwd=self._folder,
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C is for the controller
+            )
+        if self._control.recv(4) != b"warm":
+            self.close()
+            raise NoSandbox("The warm parent did not start; what it printed stands above.")
+
+    def start(self) -> Copy:
+        """Start a student's process."""
+        with self._lock:
+            if self._process.poll() is not None:
+                self._launch()
+            talk, their_talk = socket.socketpair()
+            hold, their_hold = socket.socketpair()
+            with their_talk, their_hold:
+                descriptors = [their_talk.fileno(), their_hold.fileno()]
+                socket.send_fds(self._control, [b"+"], descriptors)
+        return Copy(talk, hold, self._order.limits)
+
+    def close(self) -> None:
+        """Hang up, and wait until the process is gone."""
+        self._control.close()
+        self._process.wait()
+
+
+class Copy:
+    """A student's process copied from the warm parent, and the line to its supervisor."""
+
+    def __init__(self, talk: socket.socket, hold: socket.socket, limits: Limits) -> None:
+        self._talk, self._hold = talk, hold
+        self._reader, self._writer = talk.makefile("rb"), talk.makefile("wb")
+        self._channel = Channel(self._reader, self._writer, self._cut, limits.reply_bytes)
+        self._usage: Usage | None = None
+
+    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Send a request and return the reply."""
+        return self._channel.ask(request, seconds)
+
+    def end(self) -> Usage:
+        """Have the supervisor end the process, and return its report.
+
+        Raises
+        ------
+        NoSandbox
+            If the process never started, because the kernel refused.
+        """
+        if self._usage is None:
+            self._cut()
+            self._usage = _read_report(self._hold)
+            self._close()
+        return self._usage
+
+    def _cut(self) -> None:
+        with suppress(OSError):
+            self._hold.shutdown(socket.SHUT_WR)  # the sign the supervisor waits for
+        with suppress(OSError):
+            self._talk.shutdown(socket.SHUT_RDWR)
+
+    def _close(self) -> None:
+        for part in (self._reader, self._writer, self._talk, self._hold):
+            with suppress(OSError):
+                part.close()
+
+
+def _read_report(hold: socket.socket) -> Usage:
+    with hold.makefile("rb") as reader:
+        report = json.loads(reader.read() or b'{"end": "supervisor lost"}')
+    if "refused" in report:
+        raise NoSandbox(f"The kernel refused a sandbox ({report['refused']}). {_CHOICES}")
+    return Usage(**report)
+
+
+class Container:
+    """A student's process in a container of its own."""
+
+    def __init__(self, engine: str, image: str, kit_folder: Path, limits: Limits) -> None:
+        self._engine, self._name = engine, f"mptutor-{uuid.uuid4().hex}"
+        command = container_command(engine, self._name, image, kit_folder, limits)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        self._channel = Channel(
+            self._process.stdout, self._process.stdin, self.end, limits.reply_bytes
+        )
+
+    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Send a request and return the reply."""
+        return self._channel.ask(request, seconds)
+
+    def end(self) -> Usage:
+        """Remove the container with all that runs in it."""
+        subprocess.run(
+            [self._engine, "rm", "--force", "--volumes", self._name],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+        self._process.kill()
+        self._process.wait()
+        return Usage()
+
+
+def container_command(
+    engine: str, name: str, image: str, kit_folder: Path, limits: Limits
+) -> list[str]:
+    """Return the command that runs a student's process in a container, on its own stdin."""
+    environment = [f"--env={key}={value}" for key, value in _environment().items() if key != "PATH"]
+    return [
+        *(engine, "run", "--rm", "--interactive", f"--name={name}"),
+        *("--network=none", "--read-only", "--cap-drop=ALL", "--user=65534:65534"),
+        *("--security-opt=no-new-privileges", "--ipc=private", "--init"),
+        *(f"--memory={limits.memory_bytes}", f"--memory-swap={limits.memory_bytes}"),
+        *(f"--pids-limit={limits.processes + 4}", "--cpus=1"),
+        f"--tmpfs=/tmp:rw,nosuid,nodev,size={limits.disk_bytes}",
+        f"--volume={kit_folder}:/kit:ro",
+        *environment,
+        *("--env=PYTHONPATH=/kit", "--workdir=/tmp", "--entrypoint=python", image),
+        *("-m", "mptutor.grading.child"),
+    ]
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a student's process. The instructor's may hold secrets."""
+    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    return {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"]),
+        "HOME": "/tmp",
+        "USER": "student",
+        "LANG": "C.UTF-8",
+        "MPLBACKEND": "agg",
+        "MPLCONFIGDIR": "/tmp",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
+        **passed_on,
+    }
