@@ -12,7 +12,7 @@ force, every thread sees it.  So entries are counted, and the last one to leave 
 (`ProcessWide`).
 
 ``torch.library`` is the public way to do this; a ``TorchDispatchMode``, the usual one, is entered
-by every op of the thread (some 4 microseconds each), where a replaced kernel costs nothing to the
+by every op of the thread, at some microseconds each, where a replaced kernel costs nothing to the
 ops that are not replaced, and reaches backward passes in whatever thread they run.
 """
 

@@ -21,6 +21,8 @@ What it does not reproduce:
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import torch
 
 from mptutor.policy import cuda_policy
@@ -59,23 +61,23 @@ class simulate_amp:  # noqa: N801 - a context manager, used like a function
     def __init__(self, dtype: torch.dtype = torch.float16) -> None:
         self._dtype = dtype
         self._arithmetic = tensor_core(dtype)
-        self._dtypes_before: list[torch.dtype] = []
+        self._undo: list[ExitStack] = []
 
     def enable(self) -> simulate_amp:
         """Switch on until `disable` is called."""
-        cuda_policy().__enter__()
-        self._arithmetic.enable()
-        self._dtypes_before.append(torch.get_autocast_dtype("cpu"))
-        torch.set_autocast_dtype("cpu", self._dtype)
+        with ExitStack() as stack:
+            stack.enter_context(cuda_policy())
+            stack.enter_context(self._arithmetic)
+            stack.callback(torch.set_autocast_dtype, "cpu", torch.get_autocast_dtype("cpu"))
+            torch.set_autocast_dtype("cpu", self._dtype)
+            self._undo.append(stack.pop_all())
         return self
 
     def disable(self) -> None:
         """Take back one `enable`."""
-        if not self._dtypes_before:
+        if not self._undo:
             raise RuntimeError("simulate_amp: it is not enabled, nothing to disable")
-        torch.set_autocast_dtype("cpu", self._dtypes_before.pop())
-        self._arithmetic.disable()
-        cuda_policy().__exit__(None, None, None)
+        self._undo.pop().close()
 
     def __enter__(self) -> simulate_amp:
         return self.enable()

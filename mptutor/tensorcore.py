@@ -27,6 +27,7 @@ softmax, sums, normalization; not so ``add`` with an alpha, ``prod`` or ``logsum
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterable
 from types import TracebackType
@@ -57,6 +58,7 @@ _KEEPS_LOGSUMEXP = "_scaled_dot_product_flash_attention_for_cpu"
 #: How many contexts ask for each dtype, and the dtypes that any asks for.
 _asked: Counter[torch.dtype] = Counter()
 _emulated: set[torch.dtype] = set()
+_counting = threading.Lock()
 
 
 class tensor_core:  # noqa: N801 - a context manager, used like a function
@@ -112,12 +114,13 @@ class tensor_core:  # noqa: N801 - a context manager, used like a function
 
 
 def _count(dtypes: tuple[torch.dtype, ...], change: int) -> None:
-    for dtype in dtypes:
-        _asked[dtype] += change
-        if _asked[dtype]:
-            _emulated.add(dtype)
-        else:
-            _emulated.discard(dtype)
+    with _counting:
+        for dtype in dtypes:
+            _asked[dtype] += change
+            if _asked[dtype]:
+                _emulated.add(dtype)
+            else:
+                _emulated.discard(dtype)
 
 
 def has_units(dtype: torch.dtype) -> bool:

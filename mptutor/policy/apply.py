@@ -8,8 +8,7 @@ here for the ``AutocastCPU`` column of the dispatcher, and ops that only the CPU
 
 Such a kernel sits above autograd, as torch's own do, so its casts are part of the graph and
 backward works; ``enabled=False`` regions, ``custom_fwd`` and ``custom_bwd`` behave as usual.
-FP32 parameters are cast once and the cast is kept until the outermost autocast region ends,
-as torch does, stale or not; `torch.clear_autocast_cache` empties it.
+FP32 parameters are cast once in a region and the cast is kept, see `mptutor.policy.casting`.
 
 Scope: the process.  Autocast itself stays thread-local, but in every thread that is in an autocast
 region of the CPU the policy is CUDA's until the last `cuda_policy()` ends.
@@ -27,7 +26,6 @@ What remains different, and why:
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
@@ -37,6 +35,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from mptutor.dispatcher import Kernel, ProcessWide, Replacement, find_op, registered
+from mptutor.policy import casting
 from mptutor.policy.classes import CastClass, cast_classes
 
 #: Layers that run as one cuDNN call on a GPU, see the module's docstring.
@@ -64,24 +63,16 @@ class _CudaPolicy(ProcessWide):
     def _install(self) -> None:
         with ExitStack() as stack:
             stack.enter_context(Replacement("AutocastCPU", _build_kernels))
-            stack.callback(torch.backends.mha.set_fastpath_enabled, _fast_path(False))
-            stack.callback(setattr, torch, "clear_autocast_cache", torch.clear_autocast_cache)
-            torch.clear_autocast_cache = _clearing_both(torch.clear_autocast_cache)
+            stack.enter_context(casting.cleared_with_torchs_cache())
+            # Attention layers have a fused path for inference, which they leave under CUDA
+            # autocast.  They do not ask about the CPU's.
+            attention = torch.backends.mha
+            stack.callback(attention.set_fastpath_enabled, attention.get_fastpath_enabled())
+            attention.set_fastpath_enabled(False)
             self._undo = stack.pop_all()
 
     def _remove(self) -> None:
-        _casts.clear()
         self._undo.close()
-
-
-def _fast_path(enabled: bool) -> bool:
-    """Switch the fused path of attention layers, which is for inference, and return what it was.
-
-    Under CUDA autocast these layers take the ordinary path; they do not ask about the CPU's.
-    """
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(enabled)
-    return before
 
 
 @functools.cache
@@ -128,8 +119,7 @@ def _promote(op: OpOverload) -> Kernel:
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
         dtype = torch.get_autocast_dtype("cpu")
         for position in votes:
-            for x in _tensors(args[position] if position < len(args) else None):
-                dtype = _widest(dtype, x)
+            dtype = casting.widest(dtype, args[position] if position < len(args) else None)
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_CPU):
             return cast(dtype, args, kwargs)
 
@@ -141,7 +131,7 @@ def _fp32_dtype(op: OpOverload) -> Kernel:
 
     def kernel(keys: Any, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         given = args[position - 1] if position <= len(args) else kwargs.get("dtype")
-        if given is None and _eligible(x):
+        if given is None and casting.eligible(x):
             args, kwargs = args[: position - 1], {**kwargs, "dtype": torch.float32}
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_CPU):
             return op(x, *args, **kwargs)
@@ -157,7 +147,7 @@ def _fp32_append(op: OpOverload) -> Kernel:
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
         given = defaults | dict(zip(names, args, strict=False)) | kwargs
-        dtype = torch.float32 if _eligible(args[0]) else args[0].dtype
+        dtype = torch.float32 if casting.eligible(args[0]) else args[0].dtype
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_CPU):
             return with_dtype(**given, dtype=dtype)
 
@@ -194,8 +184,8 @@ def _casting_arguments(op: OpOverload) -> Callable[[torch.dtype, tuple, dict], A
     castable = _positions(op, "Tensor", "Optional[Tensor]", "List[Tensor]")
 
     def call(dtype: torch.dtype, args: tuple, kwargs: dict) -> Any:
-        cast = [_cast(x, dtype) if i in castable else x for i, x in enumerate(args)]
-        return op(*cast, **{name: _cast(x, dtype) for name, x in kwargs.items()})
+        cast_args = [casting.cast(x, dtype) if i in castable else x for i, x in enumerate(args)]
+        return op(*cast_args, **{name: casting.cast(x, dtype) for name, x in kwargs.items()})
 
     return call
 
@@ -213,74 +203,6 @@ def _overload_with_dtype(op: OpOverload) -> OpOverload:
         if [a.name for a in other._schema.arguments] == [*names, "dtype"]:
             return other
     raise LookupError(f"{op} has no overload that takes a dtype as well")
-
-
-def _tensors(x: Any) -> list[Tensor]:
-    if isinstance(x, Tensor):
-        return [x]
-    return [y for y in x if isinstance(y, Tensor)] if isinstance(x, (list, tuple)) else []
-
-
-def _eligible(x: Tensor) -> bool:
-    """Tell whether autocast may cast a tensor: floating point, on the CPU, not FP64."""
-    return x.is_cpu and x.is_floating_point() and x.dtype is not torch.float64
-
-
-def _widest(dtype: torch.dtype, x: Tensor) -> torch.dtype:
-    """Widen a dtype to hold a tensor's, FP32 being the widest."""
-    if not _eligible(x) or x.dtype is dtype:
-        return dtype
-    if torch.float32 in (dtype, x.dtype):
-        return torch.float32
-    raise RuntimeError(f"autocast to {dtype} cannot promote an operand of {x.dtype}")
-
-
-def _cast(x: Any, dtype: torch.dtype) -> Any:
-    if isinstance(x, (list, tuple)):
-        return [_cast(y, dtype) for y in x]
-    if not isinstance(x, Tensor) or x.dtype is dtype or not _eligible(x):
-        return x
-    return _cached_cast(x, dtype) if _is_weight(x, dtype) else x.to(dtype)
-
-
-# The cache of cast weights.
-
-#: From a weight's identity and a dtype to the weight, weakly, and its cast.
-_casts: dict[tuple[int, torch.dtype], tuple[weakref.ref[Tensor], Tensor]] = {}
-
-
-def _is_weight(x: Tensor, dtype: torch.dtype) -> bool:
-    """Tell whether torch would cache the cast: an FP32 leaf that needs a gradient, to 16 bits."""
-    return (
-        x.requires_grad
-        and x.is_leaf
-        and x.dtype is torch.float32
-        and dtype is torch.get_autocast_dtype("cpu")
-        and torch.is_autocast_cache_enabled()
-        and not x._is_view()
-        and not torch.is_inference_mode_enabled()
-    )
-
-
-def _cached_cast(x: Tensor, dtype: torch.dtype) -> Tensor:
-    weight, cast = _casts.get((id(x), dtype), (None, None))
-    if weight is not None and weight() is x:
-        return cast
-    # Also under no_grad, since the cast may be used again where gradients are wanted.
-    with torch.enable_grad():
-        cast = x.to(dtype)
-    _casts[id(x), dtype] = weakref.ref(x), cast
-    return cast
-
-
-def _clearing_both(clear_torchs: Callable[[], None]) -> Callable[[], None]:
-    """Make the function autocast calls at the end of its outermost region clear our cache too."""
-
-    def clear_autocast_cache() -> None:
-        _casts.clear()
-        clear_torchs()
-
-    return clear_autocast_cache
 
 
 _policy = _CudaPolicy()
