@@ -255,7 +255,7 @@ def test_functions_return_a_gpus_dtypes_in_a_model(name):
     assert trace_on_cpu(build, batch, CallTrace()) == trace.entries
 
 
-# Regions, functions and the cache.
+# Regions and functions.
 
 
 def test_disabled_regions_are_plain():
@@ -297,110 +297,6 @@ def test_custom_functions_see_the_dtypes_they_ask_for():
         result.sum().backward()
     assert seen == {"forward": (FP32, FP32), "backward": (FP32, FP32)}
     assert a.grad.dtype is FP16
-
-
-def casts_in(scenario, w, x):
-    """Count the casts torch makes while a scenario runs."""
-
-    class Counting(TorchDispatchMode):
-        casts = 0
-
-        def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-            self.casts += op is torch.ops.aten._to_copy.default
-            return op(*args, **(kwargs or {}))
-
-    with Counting() as counting:
-        scenario(w, x)
-    return counting.casts
-
-
-def twice_in_a_region(w, x):
-    with torch.autocast("cpu", dtype=BF16):
-        torch.mm(x, w), torch.mm(x, w)
-
-
-def in_two_regions(w, x):
-    twice_in_a_region(w, x)
-    twice_in_a_region(w, x)
-
-
-def in_nested_regions(w, x):
-    with torch.autocast("cpu", dtype=BF16):
-        twice_in_a_region(w, x)
-        torch.mm(x, w)
-
-
-def with_the_cache_off(w, x):
-    with torch.autocast("cpu", dtype=BF16, cache_enabled=False):
-        torch.mm(x, w), torch.mm(x, w)
-
-
-def without_gradients_first(w, x):
-    with torch.autocast("cpu", dtype=BF16):
-        with torch.no_grad():
-            torch.mm(x, w)
-        assert torch.mm(x, w).requires_grad
-
-
-def cleared_in_between(w, x):
-    with torch.autocast("cpu", dtype=BF16):
-        torch.mm(x, w)
-        torch.clear_autocast_cache()
-        torch.mm(x, w)
-
-
-def a_view_of_the_weight(w, x):
-    with torch.autocast("cpu", dtype=BF16):
-        view = w.t()
-        torch.mm(x, view), torch.mm(x, view)
-
-
-def not_a_weight(w, x):
-    with torch.autocast("cpu", dtype=BF16):
-        plain = w.detach()
-        torch.mm(x, plain), torch.mm(x, plain)
-
-
-@pytest.mark.parametrize(
-    "scenario",
-    [
-        twice_in_a_region,
-        in_two_regions,
-        in_nested_regions,
-        with_the_cache_off,
-        without_gradients_first,
-        cleared_in_between,
-        a_view_of_the_weight,
-        not_a_weight,
-    ],
-    ids=lambda f: f.__name__,
-)
-def test_weights_are_cast_as_often_as_torch_casts_them(scenario):
-    w, x = nn.Parameter(torch.randn(4, 4)), torch.randn(4, 4, dtype=BF16)
-    expected = casts_in(scenario, w, x)
-    with cuda_policy():
-        assert casts_in(scenario, w, x) == expected
-
-
-def test_the_cache_is_as_stale_as_torchs():
-    w, x = nn.Parameter(torch.eye(2)), torch.ones(2, 2)
-    with cuda_policy():
-        with torch.autocast("cpu", dtype=BF16):
-            before = x @ w
-            with torch.no_grad():
-                w.mul_(2)
-            assert torch.equal(x @ w, before)
-        with torch.autocast("cpu", dtype=BF16):
-            assert torch.equal(x @ w, 2 * before)
-
-
-def test_the_cache_keeps_no_weight_alive_and_mistakes_none_for_another():
-    x = torch.ones(2, 2)
-    with cuda_policy(), torch.autocast("cpu", dtype=BF16):
-        for value in range(1, 20):
-            w = nn.Parameter(torch.full((2, 2), float(value)))
-            assert (x @ w)[0, 0] == 2 * value
-            del w
 
 
 # Scope.
