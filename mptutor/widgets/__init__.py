@@ -10,6 +10,7 @@ from typing import Any
 
 #: Where each widget lives.
 _HOME = {
+    "AccumulationExplorer": "accumulation_explorer",
     "BitExplorer": "bit_explorer",
 }
 
