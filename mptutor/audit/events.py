@@ -1,0 +1,364 @@
+"""What the audit writes down: one small record for each thing that happened, in order.
+
+A record holds numbers, strings, shapes and names, never a tensor. So nothing the loop made is kept
+alive, a trace can be written to a file and read back, and the rules that judge it are pure
+functions, tried in the tests on traces written by hand.
+
+Optimizers and scalers appear by name: ``AdamW1``, ``GradScaler1``. A number that was still on the
+device when the record was made is None until the step ends, when all of them are read at once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from mptutor.audit.site import NOWHERE, Site
+
+
+@dataclass
+class Values:
+    """The values of one tensor at one moment; `lo` and `hi` are NaN if any value is NaN.
+
+    `made_by` names the torch function or the layer it came out of; None means that it came from
+    outside everything watched, as a batch does.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    device: str = "cpu"
+    lo: float | None = None
+    hi: float | None = None
+    made_by: str | None = None
+
+    @property
+    def finite(self) -> bool:
+        """False if an inf or a NaN was seen; True if not, or if nobody looked."""
+        return self.lo is None or (math.isfinite(self.lo) and math.isfinite(self.hi))
+
+    @property
+    def largest(self) -> float | None:
+        """The largest magnitude, or None where it's unknown or not finite."""
+        return max(abs(self.lo), abs(self.hi)) if self.lo is not None and self.finite else None
+
+
+@dataclass(kw_only=True)
+class Event:
+    """What every record has: optimizer steps finished before it, the user's line, the thread."""
+
+    step: int = 0
+    site: Site = NOWHERE
+    thread: int = 0
+
+
+# -- GradScaler ----------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class ScalerMade(Event):
+    """A GradScaler was built. It may have switched itself off although it was asked for."""
+
+    scaler: str
+    device: str
+    asked: bool
+    enabled: bool
+
+
+@dataclass(kw_only=True)
+class Scale(Event):
+    """`scaler.scale(loss)`."""
+
+    scaler: str
+    dtypes: list[str]
+    init_scale: float
+    scale: float | None = None
+
+
+@dataclass(kw_only=True)
+class Unscale(Event):
+    """`scaler.unscale_(optimizer)`, by the user or from within `scaler.step`."""
+
+    scaler: str
+    optimizer: str
+    within_step: bool
+    grad_dtypes: list[str]
+    error: str | None = None
+
+
+@dataclass(kw_only=True)
+class ScalerStep(Event):
+    """`scaler.step(optimizer)`. `stepped` is False if the optimizer was not called."""
+
+    scaler: str
+    optimizer: str
+    grads: int
+    stepped: bool = False
+    found_inf: float | None = None
+    error: str | None = None
+
+    @property
+    def took_place(self) -> bool:
+        """Whether weights were updated: fused optimizers are called, then skip by themselves."""
+        return self.stepped and not self.found_inf
+
+
+@dataclass(kw_only=True)
+class Update(Event):
+    """`scaler.update()`; `given` if the user handed it a new scale."""
+
+    scaler: str
+    given: bool
+    before: float | None = None
+    after: float | None = None
+    error: str | None = None
+
+
+# -- autocast ------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class AutocastOff(Event):
+    """An autocast that was asked for switched itself off, with no more than a warning."""
+
+    device: str
+
+
+@dataclass(kw_only=True)
+class EnterAutocast(Event):
+    """`with autocast(...)` was entered; `region` numbers the outermost blocks of a thread."""
+
+    device: str
+    dtype: str
+    enabled: bool
+    depth: int
+    region: int
+
+
+# -- gradients -----------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class Backward(Event):
+    """A backward pass that put gradients into parameters.
+
+    `scaler` is the one whose `scale()` made the root, `factor` a multiplication by hand found
+    there. `fed` says for each optimizer whether its gradients are "fresh" or were "added" to older
+    ones, and `before` how large those were. `graphs_alive` counts roots of earlier passes that
+    something still keeps.
+    """
+
+    dtypes: list[str]
+    scaler: str | None = None
+    factor: float | None = None
+    scale: float | None = None
+    autocast: str | None = None
+    region: int = 0
+    lo: float | None = None
+    hi: float | None = None
+    fed: dict[str, str] = field(default_factory=dict)
+    before: dict[str, float | None] = field(default_factory=dict)
+    graphs_alive: int = 0
+    error: str | None = None
+    error_site: Site | None = None
+
+    @property
+    def loss_is_finite(self) -> bool:
+        """False if the root was seen to be inf or NaN."""
+        return self.lo is None or (math.isfinite(self.lo) and math.isfinite(self.hi))
+
+
+@dataclass(kw_only=True)
+class GradOf(Event):
+    """`torch.autograd.grad`: gradients handed back, none put into parameters."""
+
+    scaler: str | None = None
+    create_graph: bool = False
+    error: str | None = None
+    error_site: Site | None = None
+
+
+@dataclass(kw_only=True)
+class ZeroGrad(Event):
+    """Gradients of these optimizers were cleared."""
+
+    optimizers: list[str]
+
+
+@dataclass(kw_only=True)
+class Clip(Event):
+    """Gradients were clipped, by torch.nn.utils or by hand (`limit` is None then)."""
+
+    how: str
+    optimizers: list[str]
+    limit: float | None = None
+    norm: float | None = None
+
+
+@dataclass(kw_only=True)
+class GradientEdit(Event):
+    """The user's code multiplied or divided gradients in place, as one does to average them."""
+
+    how: str
+    optimizers: list[str]
+
+
+@dataclass(kw_only=True)
+class LayerGradient(Event):
+    """The 16-bit gradient at one layer's output: counts over a sample of its elements.
+
+    `flushed_without_scale` counts those which are nonzero only thanks to the loss scale.
+    """
+
+    name: str
+    layer: str
+    dtype: str
+    lo: float | None = None
+    hi: float | None = None
+    total: int | None = None
+    zeros: int | None = None
+    subnormal: int | None = None
+    flushed_without_scale: int | None = None
+
+    @property
+    def finite(self) -> bool:
+        """False if an inf or a NaN was seen."""
+        return self.lo is None or (math.isfinite(self.lo) and math.isfinite(self.hi))
+
+
+# -- steps ---------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class OptimizerStep(Event):
+    """An optimizer updated its weights; `through` names the scaler that called it, if one did.
+
+    Of a sample of 16-bit weights, `asked` counts those with a gradient and `still` those that kept
+    every bit all the same; `state_asked` and `state_still` say that of 16-bit optimizer state, by
+    the name of the state.
+    `edited` means that the gradients are not as backward left them.
+    """
+
+    optimizer: str
+    algorithm: str
+    through: str | None
+    dtypes: list[str]
+    lr: float
+    eps: float | None
+    depth: int
+    region: int
+    cache: bool
+    edited: bool
+    calls_seen: bool
+    asked: int | None = None
+    still: int | None = None
+    state_asked: dict[str, int] = field(default_factory=dict)
+    state_still: dict[str, int] = field(default_factory=dict)
+    weights_finite: bool | None = None
+
+
+@dataclass(kw_only=True)
+class SchedulerStep(Event):
+    """A learning rate scheduler moved on."""
+
+    optimizer: str
+
+
+@dataclass(kw_only=True)
+class StepEnded(Event):
+    """An optimizer step, or a skipped one, is over. `memory_bytes` is the accelerator's."""
+
+    memory_bytes: int | None = None
+
+
+# -- checkpoints, compilation --------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class StateTaken(Event):
+    """`scaler.state_dict()`."""
+
+    scaler: str
+
+
+@dataclass(kw_only=True)
+class StateLoaded(Event):
+    """`load_state_dict` of a scaler or an optimizer; `what` is "scaler" or "optimizer"."""
+
+    what: str
+    name: str
+
+
+@dataclass(kw_only=True)
+class Saved(Event):
+    """`torch.save`; `found` lists "optimizer", "scaler" for the states in what was saved."""
+
+    found: list[str]
+
+
+@dataclass(kw_only=True)
+class CompileAsked(Event):
+    """`torch.compile` was called: what it compiles is seen from outside only."""
+
+
+# -- forward -------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class Forward(Event):
+    """A module ran. `root` if no other module called it, `leaf` if it holds no other module.
+
+    `product` is (rows, outputs, inputs) of the matrix product a Linear or convolution comes to.
+    """
+
+    name: str
+    layer: str
+    root: bool
+    leaf: bool
+    training: bool
+    learns: bool
+    device: str
+    autocast: str | None
+    depth: int
+    region: int
+    inputs: list[Values]
+    outputs: list[Values]
+    weight: Values | None = None
+    product: tuple[int, ...] | None = None
+    main_in_autocast: bool = False
+    error: str | None = None
+
+
+@dataclass(kw_only=True)
+class Call(Event):
+    """A torch function was called from Python; `constants` are the floats written into it.
+
+    The rest is set by probes: `asked` and `still` as in OptimizerStep, for an average kept in 16
+    bits; `whole` if the values cast to 16 bits are whole numbers as large as `largest_cast`;
+    `scaled_grad_site` if it used a gradient that still carries a loss scale, and whence.
+    """
+
+    name: str
+    inputs: list[Values]
+    output: Values | None
+    device: str
+    autocast: str | None
+    depth: int
+    region: int
+    constants: list[float] = field(default_factory=list)
+    fills: bool = False
+    learns: bool = False
+    module: str | None = None
+    in_backward: bool = False
+    asked: int | None = None
+    still: int | None = None
+    whole: bool | None = None
+    largest_cast: float | None = None
+    scaled_grad_site: Site | None = None
+    error: str | None = None
+
+
+@dataclass(kw_only=True)
+class Sync(Event):
+    """A value was read back from an accelerator, which made the CPU wait for it."""
+
+    how: str
