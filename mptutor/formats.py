@@ -243,7 +243,7 @@ class FloatFormat:
         kind = "normal" if leading_bit else "subnormal" if mantissa_field else "zero"
         exponent = max(exponent_field, 1) - self.bias
         significand = leading_bit + mantissa_field * self.eps
-        value = math.copysign(significand * 2.0**exponent, -1 if sign else 1)
+        value = (-1) ** sign * significand * 2.0**exponent
         return Decoded(*fields, exponent, significand, kind, value)
 
     def encode(self, x: float, overflow: str | None = None) -> int:
