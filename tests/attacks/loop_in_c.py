@@ -1,0 +1,3 @@
+"""Computes for hours inside one call that no signal interrupts."""
+
+x = 7 ** (10**9)

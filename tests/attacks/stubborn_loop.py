@@ -1,0 +1,15 @@
+"""Loops without end and swallows every exception and signal that would stop it."""
+
+import signal
+
+for number in range(1, 65):
+    try:
+        signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError):
+        pass
+while True:
+    try:
+        while True:
+            pass
+    except BaseException:
+        pass
