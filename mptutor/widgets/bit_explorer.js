@@ -206,7 +206,11 @@ function render({ model, el }) {
   const { root, leave } = createStage(el, "Bit explorer");
   const readout = createReadout();
   const state = () => Object.fromEntries(["text", "fmt", "code", "rows"].map((name) => [name, model.get(name)]));
+  // What is the case now. Parts act on this, not on what they last drew: several keys may arrive
+  // between two frames.
+  const now = () => explore(state());
   const actions = {
+    now,
     wantText: (text) => {
       const { fmt, rows } = state();
       try {
@@ -221,7 +225,7 @@ function render({ model, el }) {
     },
     wantNumber: (number) => actions.wantText(printNumber(number)),
     choose: (fmt) => {
-      const { wanted } = explore(state());
+      const { wanted } = now();
       changeModel(model, { fmt: fmt.name, code: encode(wanted, fmt) ?? NO_CODE });
     },
     hold: (fmt, code) => {
@@ -235,7 +239,7 @@ function render({ model, el }) {
     "Page Up and Page Down double and halve.");
   root.append(field.node, readout.node, ...parts.slice(1).map((part) => part.node), help);
   const redraw = redrawOn(model, ["text", "fmt", "code"], () => {
-    const view = explore(state());
+    const view = now();
     for (const part of parts) part.update(view);
     readout.say(view.problem || sentence(view));
   });

@@ -28,8 +28,8 @@ function key(field) {
   return element("span", { class: "mpt-key" }, element("i", { class: `mpt-one mpt-${field}` }), field);
 }
 
-function bitRow(fmt, group, { hold, choose }) {
-  let stored = null;
+function bitRow(fmt, group, { now, hold, choose }) {
+  const storedNow = () => now().stored.find((stored) => stored.fmt.name === fmt.name);
   const bits = bitPlaces(fmt).map(({ field, label, column }, place) =>
     control("button", {
       type: "button",
@@ -39,7 +39,7 @@ function bitRow(fmt, group, { hold, choose }) {
       tabindex: -1,
       title: label,
       "aria-label": `${title(fmt)} ${label}`,
-      onclick: () => hold(fmt, withBitFlipped(stored, place)),
+      onclick: () => hold(fmt, withBitFlipped(storedNow(), place)),
     }),
   );
   const radio = control("input", { type: "radio", name: group, onchange: () => choose(fmt) });
@@ -53,8 +53,7 @@ function bitRow(fmt, group, { hold, choose }) {
     element("label", { class: "mpt-name" }, radio, title(fmt)),
     ...bits, value, error,
   );
-  const update = (next, selected) => {
-    stored = next;
+  const update = (stored, selected) => {
     bits.forEach((bit, place) => showBit(bit, stored.bits?.[place]));
     value.textContent = stored.kind === "none" ? "no NaN" : shortNumber(stored.value);
     error.textContent = errorText(stored.relativeError);

@@ -23,8 +23,8 @@ function logScale(fmt) {
   };
 }
 
-function numberSlider({ wantNumber }) {
-  let view = null;
+function numberSlider({ now, wantNumber }) {
+  let drawn = null;
   const input = control("input", {
     type: "range",
     class: "mpt-slider",
@@ -33,11 +33,11 @@ function numberSlider({ wantNumber }) {
     step: "any",
     "aria-label": "Number, on a logarithmic scale",
     oninput: () => {
-      const number = logScale(view.selected.fmt).toNumber(Number(input.value));
+      const number = logScale(now().selected.fmt).toNumber(Number(input.value));
       wantNumber(Number(number.toPrecision(4)));
     },
     onkeydown: (event) => {
-      const number = numberAfterKey(event.key, view);
+      const number = numberAfterKey(event.key, now());
       if (number === undefined) return;
       event.preventDefault();
       if (!Number.isNaN(number)) wantNumber(number);
@@ -46,14 +46,14 @@ function numberSlider({ wantNumber }) {
   const zones = shape("svg", { class: "mpt-zones", "aria-hidden": "true" });
   const legend = element("div", { class: "mpt-legend" });
   const node = element("div", {}, element("div", { class: "mpt-track" }, zones, input), legend);
-  const update = (next) => {
-    if (view?.selected.fmt !== next.selected.fmt) {
-      zones.replaceChildren(...drawZones(next.selected.fmt));
-      legend.replaceChildren(...zoneLegend(next.selected.fmt));
+  const update = ({ wanted, selected: { fmt } }) => {
+    if (fmt !== drawn) {
+      zones.replaceChildren(...drawZones(fmt));
+      legend.replaceChildren(...zoneLegend(fmt));
+      drawn = fmt;
     }
-    view = next;
-    input.value = logScale(view.selected.fmt).toPosition(view.wanted);
-    input.setAttribute("aria-valuetext", shortNumber(view.wanted));
+    input.value = logScale(fmt).toPosition(wanted);
+    input.setAttribute("aria-valuetext", shortNumber(wanted));
   };
   return { node, update };
 }

@@ -1,0 +1,267 @@
+"""The bit explorer in lesson 01, by mouse and by keyboard, in JupyterLab and exported.
+
+What should appear is computed by `FloatFormat`, not typed in.
+"""
+
+import re
+
+import pytest
+
+from mptutor.formats import BF16, FP16, FloatFormat
+from mptutor.widgets import BitExplorer
+from mptutor.widgets.typed_numbers import print_number
+from tests.browser.accessibility import assert_accessible
+
+pytestmark = [pytest.mark.browser, pytest.mark.lesson01]
+
+LESSON = "01_number_formats.ipynb"
+THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
+
+
+# -- what a learner does ----
+
+
+class Explorer:
+    """The first bit explorer of a page, by what can be seen and pressed."""
+
+    def __init__(self, page):
+        self.page = page
+        self.figure = page.locator(".mpt").first
+        self.figure.wait_for(timeout=60_000)
+        self.number = self.figure.get_by_label("Number", exact=True)
+        self.slider = self.figure.get_by_role("slider")
+
+    def row(self, fmt: FloatFormat):
+        return self.figure.locator(f'[data-format="{fmt.name}"]')
+
+    def bit(self, fmt: FloatFormat, place: int):
+        """The bit at ``place``, from the left."""
+        return self.row(fmt).get_by_role("switch").nth(place)
+
+    def press(self, *keys):
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def code(self, fmt: FloatFormat) -> int:
+        return int("".join(self.row(fmt).get_by_role("switch").all_inner_texts()), 2)
+
+    def says(self, text: str):
+        """Wait until the readout says this."""
+        self.figure.locator(".mpt-readout", has_text=text).wait_for(timeout=5000)
+
+    def holds(self, fmt: FloatFormat, code: int):
+        """Wait until the row of ``fmt`` shows this code and the readout its value."""
+        self.says(f"{fmt.name} holds {print_number(fmt.decode(code).value)} exactly")
+        assert self.code(fmt) == code
+
+
+def flip_bits_by_mouse(explorer):
+    explorer.number.fill("0.5")
+    code = FP16.encode(0.5)
+    for place in (15, 1, 0):
+        code ^= 1 << (15 - place)
+        explorer.bit(FP16, place).click()
+        explorer.holds(FP16, code)
+    assert explorer.code(BF16) == BF16.encode(FP16.decode(code).value)
+
+
+def flip_bits_by_keyboard(explorer):
+    explorer.number.fill("0.5")
+    explorer.bit(FP16, 0).focus()
+    explorer.press("Space")
+    explorer.holds(FP16, FP16.encode(-0.5))
+    explorer.press("ArrowRight", "1", "1")
+    explorer.holds(FP16, FP16.encode(-0.5) | 0b0110_0000_0000_0000)
+    explorer.press("Home", "0", "End", "Enter", "ArrowUp", "ArrowDown")
+    explorer.holds(FP16, 0b0_11110_0000000001)
+
+
+def type_codes_bit_by_bit(explorer):
+    explorer.bit(FP16, 0).focus()
+    explorer.press(*"0111101111111111")
+    explorer.holds(FP16, FP16.max_code)
+
+
+def step_with_the_slider(explorer):
+    explorer.number.fill("2048")
+    explorer.slider.focus()
+    explorer.press("ArrowRight")
+    explorer.holds(FP16, FP16.encode(2050))
+    explorer.press("ArrowLeft", "ArrowLeft")
+    explorer.holds(FP16, FP16.encode(2047))
+    explorer.press("PageUp")
+    explorer.holds(FP16, FP16.encode(4094))
+    explorer.press("End", "ArrowUp")
+    explorer.says("FP16 holds inf exactly")
+    explorer.press("Home")
+    explorer.says("FP16 holds -65504 exactly")
+
+
+def drag_the_slider(explorer):
+    explorer.number.fill("0.1")
+    explorer.slider.scroll_into_view_if_needed()
+    box = explorer.slider.bounding_box()
+    middle, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    mouse = explorer.page.mouse
+    mouse.move(middle + 100, y)
+    mouse.down()
+    mouse.move(middle + 0.9 * box["width"] / 2, y, steps=5)
+    large = float(explorer.number.input_value())
+    mouse.move(middle - 0.9 * box["width"] / 2, y, steps=5)
+    small = float(explorer.number.input_value())
+    mouse.up()
+    assert 100 < large < FP16.max and -FP16.max < small < -100
+    assert explorer.code(FP16) == FP16.encode(small)
+
+
+def type_numbers(explorer):
+    explorer.number.fill("2048+1")
+    explorer.says("FP16 stores 2048+1 as 2048. That is off by 0.049 %.")
+    explorer.number.fill("2^")
+    explorer.says("“2^” is no number I can read.")
+    assert explorer.number.get_attribute("aria-invalid") == "true"
+    assert explorer.code(FP16) == FP16.encode(2049)
+    explorer.number.fill("2^-25")
+    explorer.says("2^-25 is too small for FP16. It becomes 0.")
+    explorer.figure.get_by_role("button", name="65520", exact=True).click()
+    explorer.says("65520 is too large for FP16. It becomes ∞.")
+    explorer.row(BF16).get_by_role("radio").check()
+    explorer.says("BF16 stores 65520 as 65536.")
+    explorer.row(FP16).get_by_text("FP16").click()
+
+
+JOURNEY = (
+    flip_bits_by_mouse,
+    flip_bits_by_keyboard,
+    type_codes_bit_by_bit,
+    step_with_the_slider,
+    drag_the_slider,
+    type_numbers,
+)
+
+
+def walk(explorer):
+    for part in JOURNEY:
+        part(explorer)
+
+
+def assert_theme(explorer, theme):
+    """The figure is painted in the theme of the page it stands on."""
+    painted = explorer.figure.evaluate("(f) => getComputedStyle(f).backgroundColor")
+    brightness = [int(channel) for channel in re.findall(r"\d+", painted)[:3]]
+    assert explorer.figure.get_attribute("data-theme") == theme
+    assert (min(brightness) > 200) if theme == "light" else (max(brightness) < 60)
+
+
+# -- in JupyterLab ----
+
+
+def test_lesson_01_in_jupyterlab(lab, copy_lesson, open_page):
+    page = open_page(color_scheme="light")
+    lab.open(page, copy_lesson(LESSON))
+    lab.run_all(page)
+    assert page.locator(".jp-RenderedText[data-mime-type*=stderr]").count() == 0
+    explorer = Explorer(page)
+    assert_theme(explorer, "light")
+    walk(explorer)
+    page.emulate_media(color_scheme="dark")
+    page.locator('.mpt[data-theme="dark"]').first.wait_for(timeout=20_000)
+    assert_theme(explorer, "dark")
+    walk(explorer)
+    assert not page.complaints
+
+
+def test_the_kernel_knows_what_the_learner_did(lab, open_page):
+    write_notebook(lab.root / "live.ipynb", LIVE_CELLS)
+    page = open_page()
+    lab.open(page, "live.ipynb")
+    lab.run_all(page)
+    explorer = Explorer(page)
+    explorer.bit(FP16, 0).click()
+    explorer.holds(FP16, FP16.encode(-0.25))
+    lab.run_cell(page, 1)
+    page.locator(".jp-RenderedText", has_text="wanted -0.25").wait_for(timeout=20_000)
+    lab.run_cell(page, 2)
+    explorer.says("BF16 stores 2048+1 as 2048.")
+    assert not page.complaints
+
+
+LIVE_CELLS = [
+    "from mptutor.widgets import BitExplorer\nexplorer = BitExplorer(0.25)\nexplorer",
+    "print('wanted', explorer.result.wanted)",
+    "if explorer.result.wanted < 0: explorer.text, explorer.fmt = '2048+1', 'BF16'",
+]
+
+
+def write_notebook(path, cells):
+    nbformat = pytest.importorskip("nbformat")
+    cells = [nbformat.v4.new_code_cell(source) for source in cells]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
+
+
+def test_an_untrusted_notebook_shows_the_picture(lab, execute, open_page):
+    (lab.root / "untrusted.ipynb").write_bytes(execute(LESSON).read_bytes())
+    page = open_page()
+    lab.open(page, "untrusted.ipynb")
+    picture = page.locator('.jp-OutputArea img[alt*="FP16 stores 0.1"]')
+    picture.wait_for(timeout=20_000)
+    assert picture.evaluate("(image) => image.decode().then(() => image.naturalWidth)") > 500
+    assert page.locator(".mpt").count() == 0
+
+
+# -- exported, without kernel and network ----
+
+
+@THEMES
+def test_lesson_01_exported(export, open_page, theme):
+    page = open_page(offline=True)
+    page.goto(export(LESSON, theme).as_uri())
+    explorer = Explorer(page)
+    assert_theme(explorer, theme)
+    walk(explorer)
+    assert not page.complaints
+
+
+@THEMES
+@pytest.mark.parametrize("width", [700, 1200])
+def test_nothing_is_cut_off(open_page, theme, width):
+    page = open_page(width=width, color_scheme=theme, offline=True)
+    page.set_content(bare_page(BitExplorer(0.1)))
+    explorer = Explorer(page)
+    for text in ("2^-24", "-65520", "-2^-149", "nan", "2048+1"):
+        explorer.number.fill(text)
+        for fmt in (FP16, BF16):
+            explorer.row(fmt).get_by_role("radio").check()
+            assert explorer.figure.evaluate(CUT_OFF) == [], (text, fmt)
+
+
+CUT_OFF = """(figure) => {
+  const { left, right } = figure.getBoundingClientRect();
+  const texts = [...figure.querySelectorAll("svg text, dd, .mpt-value, .mpt-error, .mpt-readout")];
+  const wide = [figure, ...figure.querySelectorAll(".mpt-table")];
+  return [
+    ...texts.filter((node) => {
+      const box = node.getBoundingClientRect();
+      return box.width && (box.left < left || box.right > right);
+    }).map((node) => node.textContent),
+    ...wide.filter((node) => node.scrollWidth > node.clientWidth).map((node) => node.className),
+  ];
+}"""
+
+
+@THEMES
+def test_accessibility(open_page, theme):
+    page = open_page(color_scheme=theme, offline=True)
+    page.set_content(bare_page(BitExplorer(0.1)))
+    explorer = Explorer(page)
+    for text, fmt in (("0.1", FP16), ("2^", BF16)):
+        explorer.number.fill(text)
+        explorer.row(fmt).get_by_role("radio").check()
+        assert_accessible(page, ".mpt")
+
+
+def bare_page(figure):
+    return (
+        f'<!doctype html><html lang="en"><title>Figure</title><main>{figure.static_html()}</main>'
+    )
