@@ -14,6 +14,7 @@ VERBS = {
     "lab": ("mptutor.lab", "check this machine and open the course in JupyterLab"),
     "check": ("mptutor.checks.run", "check the exercises in one of your notebooks"),
     "progress": ("mptutor.checks.progress", "show which exercises you have solved"),
+    "audit": ("mptutor.audit.cli", "look over a training script: what is wrong, and the repair"),
     "doctor": ("mptutor.doctor", "check this machine; every problem comes with its remedy"),
 }
 

@@ -211,6 +211,6 @@ def _print_error(error: BaseException) -> None:
         step = step.tb_next
     sys.stdout.flush()
     try:
-        sys.excepthook(type(error), error, step)
+        sys.excepthook(type(error), error.with_traceback(step), step)
     except BaseException:
         traceback.print_exc()

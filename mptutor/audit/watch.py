@@ -114,9 +114,11 @@ class Watch:
     def end_of_step(self) -> None:
         """Read the step's numbers, then decide how closely to look at the next one."""
         self.recorder.record(StepEnded, memory_bytes=_memory_bytes())
-        self.recorder.settle()
-        self._look()
-        self.on_step(self.recorder.step)
+        try:
+            self.recorder.settle()
+        finally:
+            self._look()
+            self.on_step(self.recorder.step)
 
     def _look(self) -> None:
         """Set how closely to look from here on."""

@@ -26,7 +26,16 @@ from torch.nn.modules.module import (
 from mptutor.audit.events import Forward, LayerGradient
 from mptutor.audit.recorder import Recorder, described
 from mptutor.audit.seams import Seams
-from mptutor.audit.tensors import HALF, dtype_name, is_fake, lo_hi, readable, sample, tensors_in
+from mptutor.audit.tensors import (
+    HALF,
+    dtype_name,
+    in_memory_order,
+    is_fake,
+    lo_hi,
+    readable,
+    sample,
+    tensors_in,
+)
 from mptutor.audit.watch_scaler import ScalerWatch
 from mptutor.formats import FP16
 
@@ -138,7 +147,9 @@ class LayerWatch:
         lo, hi = lo_hi(gradient)
         self.recorder.later(event, "lo", lo)
         self.recorder.later(event, "hi", hi)
-        count = functools.partial(_count, event, sample(gradient).clone(), self.scalers.scale_now)
+        count = functools.partial(
+            _count, event, sample(in_memory_order(gradient)).clone(), self.scalers.scale_now
+        )
         self.recorder.at_end_of_step(count)
 
 
