@@ -16,6 +16,7 @@ VERBS = {
     "progress": ("mptutor.checks.progress", "show which exercises you have solved"),
     "audit": ("mptutor.audit.cli", "look over a training script: what is wrong, and the repair"),
     "doctor": ("mptutor.doctor", "check this machine; every problem comes with its remedy"),
+    "grade": ("mptutor.grading.cli", "grade a class, each submission in a sandbox of its own"),
 }
 
 
