@@ -1,15 +1,15 @@
 """Rounding tensors to a format.
 
 To round is to choose between two neighbours. Any number *x* in a binade ``[2^e, 2^(e+1))`` lies
-between two multiples of the ulp, ``2^(e-m)`` for a format with *m* mantissa bits. So divide by the
-power of two, count in steps of an ulp, and rounding to the format becomes rounding to an integer:
+between two multiples of the ulp, ``2^(e-m)`` for a format with *m* mantissa bits. So count in steps
+of an ulp, and rounding to the format becomes rounding to an integer:
 
-    significand = x / 2^e            in [1, 2), or below 1 for a subnormal number
-    steps       = significand × 2^m  how many ulps; exact, since only the exponent changes
-    x_q         = round(steps) × 2^-m × 2^e
+    ulp   = 2^(e-m)              found by clearing the mantissa of x
+    steps = x / ulp              exact, since only the exponent changes
+    x_q   = round(steps) × ulp
 
-Below the smallest normal number *e* stops at the format's ``emin``. The steps keep their size there
-and the significand runs out of bits: that is gradual underflow, and it needs no code of its own.
+Below the smallest normal number *e* stops at the format's ``emin``. The ulp keeps its size there
+and *x* runs out of steps: that is gradual underflow, and it needs no code of its own.
 
 What is left is how to round to an integer, one line a mode, and what to do above the largest
 number. Nearest-even is what every GPU and CPU does unless told otherwise. Stochastic rounding goes
@@ -28,6 +28,7 @@ torch's own casts, one instruction or a few, which these lines could not outrun.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -37,10 +38,11 @@ from mptutor.formats import BF16, FP8_E5M2, FP16, FloatFormat, check_overflow, g
 ROUNDING_MODES = ("nearest_even", "toward_zero", "up", "down", "stochastic")
 
 #: Elements a piece: 1 MiB of FP32 stays in the cache, and calling torch for it costs next to
-#: nothing. Stochastic rounding needs more room beside it, so its pieces are smaller; their size is
-#: even, since one random draw serves two elements.
+#: nothing. Stochastic rounding needs more room beside its piece and a cast less. Even, since one
+#: random draw serves two elements.
 _PIECE = 2**18
 _STOCHASTIC_PIECE = 2**16
+_CAST_PIECE = 2**19
 
 
 class _Layout(NamedTuple):
@@ -112,19 +114,26 @@ def quantize(
     overflow = check_overflow(fmt, overflow)
 
     x_q = _as_result(out, x)
-    piece = _STOCHASTIC_PIECE if rounding == "stochastic" else _PIECE
-    if x.device.type != "cpu":
-        piece = max(x.numel(), 1)
-    for x_piece, out_piece in zip(
-        x.reshape(-1).split(piece), x_q.view(-1).split(piece), strict=True
-    ):
-        if _torch_rounds(x_piece, fmt, rounding, overflow):
+    if _torch_rounds(x, fmt, rounding, overflow):
+        for x_piece, out_piece in _pieces(x, x_q, _CAST_PIECE):
             out_piece.copy_(x_piece.to(fmt.torch_dtype))
-        elif x_piece.dtype is torch.float32:
+        return x_q
+
+    size = _STOCHASTIC_PIECE if rounding == "stochastic" else _PIECE
+    for x_piece, out_piece in _pieces(x, x_q, size):
+        if x.dtype is torch.float32:
             _round_piece(x_piece, fmt, rounding, overflow, generator, out=out_piece)
         else:
             out_piece.copy_(_round_piece(x_piece, fmt, rounding, overflow, generator))
     return x_q
+
+
+def _pieces(
+    x: torch.Tensor, x_q: torch.Tensor, size: int
+) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+    """Cut both tensors into matching flat pieces; on a GPU, whose cache is no help, into one."""
+    size = size if x.device.type == "cpu" else max(x.numel(), 1)
+    return zip(x.reshape(-1).split(size), x_q.view(-1).split(size), strict=True)
 
 
 def _as_real_tensor(x: torch.Tensor | float) -> torch.Tensor:
@@ -174,21 +183,31 @@ def _round_piece(
     """Round ``x`` in its own dtype, in place in ``out`` where it is given."""
     if overflow != "saturate" and rounding in ("toward_zero", "up", "down"):
         x = _stop_at_max(x, fmt, rounding)
-    power = _power_of_two_below(x, fmt.emin)
-    steps = torch.div(x, power, out=out).mul_(2.0**fmt.mantissa_bits)
+    # An ulp of BF16 or TF32 may be subnormal in FP32. Dividing by it would be slow on some CPUs,
+    # and dividing by zero where denormals are flushed. So these two divide by the power of two
+    # alone and multiply their mantissa bits in and out.
+    ulp_is_normal = fmt.emin - fmt.mantissa_bits >= 1 - _LAYOUT[x.dtype].bias
+    bits_apart = 0 if ulp_is_normal else fmt.mantissa_bits
+    ulp = _ulp(x, fmt.emin, fmt.mantissa_bits - bits_apart)
+    steps = torch.div(x, ulp, out=out)
+    if bits_apart:
+        steps.mul_(2.0**bits_apart)
     match rounding:
         case "nearest_even":
             steps.round_()
         case "toward_zero":
-            _truncate_(steps)
+            steps.div_(1, rounding_mode="trunc")  # torch 2.14's trunc_ takes six times as long
         case "up":
             steps.ceil_()
         case "down":
             steps.floor_()
         case "stochastic":
-            one_more = _toss_(steps.frac().abs_(), generator)
-            _truncate_(steps).add_(one_more.copysign_(steps))
-    x_q = steps.mul_(fmt.eps).mul_(power)
+            size = steps.abs()
+            one_more = _toss_(size.frac(), generator)
+            torch.copysign(size.floor_().add_(one_more), steps, out=steps)
+    if bits_apart:
+        steps.mul_(2.0**-bits_apart)
+    x_q = steps.mul_(ulp)
     match overflow:
         case "saturate":
             return x_q.clamp_(-fmt.max, fmt.max)
@@ -200,34 +219,30 @@ def _round_piece(
             return x_q if headroom == 1 else x_q.mul_(headroom).mul_(1 / headroom)
 
 
-def _truncate_(x: torch.Tensor) -> torch.Tensor:
-    """Do what ``x.trunc_()`` does, which takes six times as long in torch 2.14 on a CPU."""
-    return x.div_(1, rounding_mode="trunc")
-
-
 def _toss_(chance: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
-    """Replace every probability by the outcome: 1 that often, to within 2^-26, and else 0.
+    """Replace every probability by the outcome: 1 that often, to within 2^-25, and else 0.
 
-    A uniform 32-bit integer lies below ``(chance - 1/2) × 2^32`` that often. Comparing integers
-    is faster than `torch.rand`, since one 64-bit draw serves two elements; writing the answers as
-    integers is faster than making booleans of them.
+    A uniform 32-bit integer lies below ``(chance - 1/2) × 2^32`` that often. One 64-bit draw makes
+    two of them, which is faster than `torch.rand`.
     """
     draws = torch.empty((chance.numel() + 1) // 2, dtype=torch.int64, device=chance.device)
     draws.random_(-(2**63), None, generator=generator)
     uniform = draws.view(torch.int32)[: chance.numel()]
-    return chance.copy_(uniform.lt_(chance.sub_(0.5).mul_(2.0**32).to(torch.int32)))
+    return torch.lt(uniform, chance.sub_(0.5).mul_(2.0**32), out=chance)
 
 
-def _power_of_two_below(x: torch.Tensor, emin: int) -> torch.Tensor:
-    """Return ``2^e`` with ``2^e <= |x| < 2^(e+1)``, and ``2^emin`` where that would be smaller.
+def _ulp(x: torch.Tensor, emin: int, mantissa_bits: int) -> torch.Tensor:
+    """Return ``2^(e - mantissa_bits)``, where ``2^e <= |x| < 2^(e+1)`` and ``e >= emin``.
 
     Clearing sign and mantissa of a number leaves the power of two below it.
     """
     layout = _LAYOUT[x.dtype]
     smallest, largest = emin + layout.bias, 2 * layout.bias  # as exponent fields
-    power_bits = x.view(layout.int_dtype) & layout.exponent_mask
-    power_bits.clamp_(smallest << layout.mantissa_bits, largest << layout.mantissa_bits)
-    return power_bits.view(x.dtype)
+    bits = x.view(layout.int_dtype) & layout.exponent_mask
+    bits.clamp_(smallest << layout.mantissa_bits, largest << layout.mantissa_bits)
+    if mantissa_bits:
+        bits.sub_(mantissa_bits << layout.mantissa_bits)
+    return bits.view(x.dtype)
 
 
 def _stop_at_max(x: torch.Tensor, fmt: FloatFormat, rounding: str) -> torch.Tensor:

@@ -283,19 +283,20 @@ def test_shapes():
     assert torch.equal(mpt.quantize(images, "FP16"), images.half().float())
 
 
+PIECES = ("_PIECE", "_STOCHASTIC_PIECE", "_CAST_PIECE")
+
+
 @pytest.mark.parametrize("mode", rounding.ROUNDING_MODES)
 @pytest.mark.parametrize("fmt", ["FP16", "TF32"])
 def test_pieces_do_not_show(fmt, mode, monkeypatch):
-    assert rounding._PIECE % 2 == rounding._STOCHASTIC_PIECE % 2 == 0
-
     def run(x):
         return mpt.quantize(x, fmt, mode, generator=torch.Generator().manual_seed(3))
 
-    piece = rounding._STOCHASTIC_PIECE if mode == "stochastic" else rounding._PIECE
-    xs = [torch.randn(n) for n in (1, piece - 1, piece, piece + 1, 2 * piece + 3)]
+    sizes = {getattr(rounding, name) for name in PIECES}
+    xs = [torch.randn(n) for size in sizes for n in (1, size - 1, size, size + 1, 2 * size + 3)]
     in_pieces = [run(x) for x in xs]
-    monkeypatch.setattr(rounding, "_PIECE", 2**30)
-    monkeypatch.setattr(rounding, "_STOCHASTIC_PIECE", 2**30)
+    for name in PIECES:
+        monkeypatch.setattr(rounding, name, 2**30)
     for x, x_q in zip(xs, in_pieces, strict=True):
         assert torch.equal(x_q, run(x))
 
