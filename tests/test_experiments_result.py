@@ -148,6 +148,21 @@ def test_a_result_shows_itself():
     assert str(sample()).splitlines()[1].split() == ["device", "cpu"]
 
 
+@dataclass(frozen=True)
+class TitledResult(Result):
+    loss: float
+
+    @property
+    def headline(self):
+        return "a < b, 3 seeds"
+
+
+def test_a_headline_stands_above_the_table():
+    result = TitledResult(0.5)
+    assert str(result).splitlines()[0] == "a < b, 3 seeds"
+    assert result._repr_html_().startswith("<p>a &lt; b, 3 seeds</p><table>")
+
+
 def test_a_result_is_frozen():
     with pytest.raises(AttributeError):
         sample().skips = 4

@@ -23,7 +23,7 @@ from mptutor.experiments.recipes import (
     NAIVE_FP16,
     RECIPES,
 )
-from mptutor.experiments.tasks import adam, classify, only, order_seed
+from mptutor.experiments.tasks import adam, classify, order_seed, shorten
 from mptutor.experiments.training import main, run_training
 from mptutor.experiments.training_result import Run, TrainingResult
 from mptutor.experiments.vae import run_vae
@@ -33,7 +33,7 @@ from mptutor.models import mlp
 
 @pytest.fixture(scope="module")
 def data():
-    return only(load("fashion-mnist-5k"), 128 * 12)
+    return shorten(load("fashion-mnist-5k"), 128 * 12)
 
 
 def small_mlp():

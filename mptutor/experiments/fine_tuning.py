@@ -34,7 +34,7 @@ from mptutor.experiments.recipes import (
     PURE_BF16,
     Recipe,
 )
-from mptutor.experiments.tasks import adam, classify, only, order_seed, seeded
+from mptutor.experiments.tasks import adam, classify, order_seed, seeded, shorten
 from mptutor.experiments.training_result import TrainingResult
 from mptutor.models import small_cnn
 
@@ -58,7 +58,7 @@ def run_fine_tuning(
     device = pick_device() if device is None else torch.device(device)
     upright = load("fashion-mnist-5k", size=32, channels=3, device=device)
     if quick:
-        upright, recipes = only(upright, 2500), (FP32, PURE_BF16, BF16_MASTER)
+        upright, recipes = shorten(upright, 2500), (FP32, PURE_BF16, BF16_MASTER)
     task = classify(
         f"fine-tuning at {lr:g}", _turned(upright), small_cnn, adam(lr, eps), batch_size=64
     )

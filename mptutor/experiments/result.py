@@ -6,7 +6,7 @@ numbers, strings, booleans, None, tuples and dicts of these, and other frozen da
 same way.  Units are in the names: ``step_ms``, ``peak_bytes``.
 
 `Result` gives such a dataclass three things: strict JSON that reads back equal, a small table for
-notebooks, and the same table as text.  The table shows what `table` returns and computes nothing.
+notebooks, and the same table as text.  They show what `headline` and `table` return.
 
 JSON has no word for infinity and NaN, and Python's habit of writing them bare breaks every other
 reader.  They are written as the strings ``"Infinity"``, ``"-Infinity"`` and ``"NaN"`` and read back
@@ -42,6 +42,11 @@ _NOT_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 @dataclass(frozen=True)
 class Result:
     """Base of all results; derive with ``@dataclass(frozen=True)``."""
+
+    @property
+    def headline(self) -> str:
+        """A line to stand above the table: what was run, and where.  Empty unless overridden."""
+        return ""
 
     def table(self) -> list[dict[str, Cell]]:
         """Return the rows to show, each a dict from heading to cell, all with the same headings.
@@ -84,10 +89,11 @@ class Result:
         return cls.from_plain(json.loads(text))
 
     def __str__(self) -> str:
-        return text_table(self.table())
+        return "\n".join(filter(None, [self.headline, text_table(self.table())]))
 
     def _repr_html_(self) -> str:
-        return html_table(self.table())
+        headline = f"<p>{escape(self.headline)}</p>" if self.headline else ""
+        return headline + html_table(self.table())
 
 
 def show(cell: Cell) -> str:

@@ -116,7 +116,7 @@ def order_seed(seed: int, epoch: int) -> int:
     return 1000 * seed + epoch
 
 
-def only(data: ImageData, images: int) -> ImageData:
+def shorten(data: ImageData, images: int) -> ImageData:
     """Return the data with only so many training images."""
     train = Split(data.train.images[:images], data.train.labels[:images])
     return replace(data, train=train)

@@ -39,7 +39,7 @@ from mptutor.experiments.recipes import (
     MakeOptimizer,
     Recipe,
 )
-from mptutor.experiments.tasks import adam, classify, only
+from mptutor.experiments.tasks import adam, classify, shorten
 from mptutor.experiments.training_result import TrainingResult
 from mptutor.models import small_cnn
 
@@ -86,8 +86,9 @@ def run_training(
     device = pick_device() if device is None else torch.device(device)
     data = data or load("fashion-mnist-5k", size=32, channels=3, device=device)
     if quick:
-        seeds, epochs, data = seeds[:1], 1, only(data, len(data.train) // 2)
-    task = classify(build.__name__, data, build, optimizer or adam(), batch_size=batch_size)
+        seeds, epochs, data = seeds[:1], 1, shorten(data, len(data.train) // 2)
+    name = getattr(build, "__name__", "model")
+    task = classify(name, data, build, optimizer or adam(), batch_size=batch_size)
     return race(
         task, recipes, seeds=seeds, epochs=epochs, device=device, progress=progress, stop=stop
     )
@@ -131,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in options.names or known:
         result = known[name](seeds=range(options.seeds))
         results[name] = result.to_plain()
-        print(f"\n{result.headline}\n{result}", flush=True)
+        print(f"{result}\n", flush=True)
     if options.json:
         options.json.write_text(json.dumps(results))
     return 0

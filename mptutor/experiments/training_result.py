@@ -116,7 +116,8 @@ class TrainingResult(Result):
     task, data, optimizer
         What was trained, on what, and by what, such as ``"Adam(lr=0.001)"``.
     device, threads
-        Where, and on a CPU with how many threads.
+        Where, and on a CPU with how many threads.  There the 16-bit arithmetic is that of
+        `mptutor.simulate_amp`, and so are the times.
     epochs_wanted, steps_per_epoch, batch_size
         How long.
     runs
@@ -150,10 +151,15 @@ class TrainingResult(Result):
     def headline(self) -> str:
         """What was trained, in a line."""
         seeds = len({run.seed for run in self.runs})
+        where = self.device
+        if where == "cpu":
+            where += (
+                f" ({self.threads} {'thread' if self.threads == 1 else 'threads'}, simulated AMP)"
+            )
         return (
             f"{self.task} on {self.data}: {self.optimizer}, batch {self.batch_size}, "
-            f"{self.epochs_wanted} x {self.steps_per_epoch} steps, {seeds} "
-            f"{'seed' if seeds == 1 else 'seeds'}, {self.device}"
+            f"{self.epochs_wanted} x {self.steps_per_epoch} steps, "
+            f"{seeds} {'seed' if seeds == 1 else 'seeds'}, {where}"
             f"{'' if self.finished else ', stopped early'}"
         )
 

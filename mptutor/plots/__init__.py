@@ -7,11 +7,14 @@ pictures share one style (`mptutor.plots.picture`) and one palette (`mptutor.pal
 from mptutor.plots.accumulation import plot_running_sums, plot_stochastic_sums
 from mptutor.plots.formats import plot_ranges, plot_spacing
 from mptutor.plots.picture import Picture
+from mptutor.plots.training import plot_outcome, plot_training
 
 __all__ = [
     "Picture",
+    "plot_outcome",
     "plot_ranges",
     "plot_running_sums",
     "plot_spacing",
     "plot_stochastic_sums",
+    "plot_training",
 ]
