@@ -7,6 +7,7 @@ pictures share one style (`mptutor.plots.picture`) and one palette (`mptutor.pal
 from mptutor.plots.accumulation import plot_running_sums, plot_stochastic_sums
 from mptutor.plots.formats import plot_ranges, plot_spacing
 from mptutor.plots.picture import Picture
+from mptutor.plots.scaler_traces import plot_scaler_trace
 from mptutor.plots.training import plot_outcome, plot_training
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "plot_outcome",
     "plot_ranges",
     "plot_running_sums",
+    "plot_scaler_trace",
     "plot_spacing",
     "plot_stochastic_sums",
     "plot_training",
