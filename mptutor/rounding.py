@@ -85,8 +85,8 @@ def quantize(
     generator : torch.Generator, optional
         Source of the random numbers of stochastic rounding.
     out : torch.Tensor, optional
-        A contiguous FP32 tensor to write the result into, ``x`` itself included. Reusing one
-        saves more time on large tensors than the rounding takes.
+        A contiguous FP32 tensor to write the result into: ``x`` itself, or one that shares no
+        memory with it. Reusing one saves more time on large tensors than the rounding takes.
 
     Returns
     -------
