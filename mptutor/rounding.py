@@ -22,7 +22,7 @@ NaN in its place, as E4M3 does without saturation. ``"saturate"`` stops at the l
 infinities too, as the conversions of FP8 hardware do in training.
 
 The work goes through the tensor in pieces that fit the cache. A whole tensor of 40 MB would travel
-to memory and back at every line, at a fifth of the speed. FP16, BF16 and E5M2 to nearest even are
+to memory and back at every line, at less than half the speed. FP16, BF16 and E5M2 to nearest even are
 torch's own casts, one instruction or a few, which these lines could not outrun.
 """
 
@@ -184,7 +184,7 @@ def _round_piece(
     if overflow != "saturate" and rounding in ("toward_zero", "up", "down"):
         x = _stop_at_max(x, fmt, rounding)
     # An ulp of BF16 or TF32 may be subnormal in FP32. Dividing by it would be slow on some CPUs,
-    # and dividing by zero where denormals are flushed. So these two divide by the power of two
+    # and dividing by zero where denormals are flushed. So these divide by the power of two
     # alone and multiply their mantissa bits in and out.
     ulp_is_normal = fmt.emin - fmt.mantissa_bits >= 1 - _LAYOUT[x.dtype].bias
     bits_apart = 0 if ulp_is_normal else fmt.mantissa_bits
