@@ -65,7 +65,9 @@ class World:
         self.scaler.load_state_dict(saved)
 
     def load(self, scale, tracker):
-        changed = {**self.scaler.state_dict(), "scale": scale, "_growth_tracker": tracker}
+        # GradScaler rounds its scale to FP32 when it is first used; ours always has.
+        fp32 = torch.tensor(scale).item()
+        changed = {**self.scaler.state_dict(), "scale": fp32, "_growth_tracker": tracker}
         self.scaler.load_state_dict(changed)
 
     def set(self, name, value):
@@ -145,7 +147,7 @@ def test_every_step_is_gradscalers(run, init_scale, growth_factor, backoff_facto
         "growth_interval": interval,
     }
     ours, theirs = World(DynamicLossScaler, **options), World(real_scaler, **options)
-    # GradScaler rounds its scale to FP32 when it is first used; ours always has.
+    # Use the scale once, so that GradScaler rounds it to FP32; ours has from the start.
     for world in (ours, theirs):
         world.do("backward", 0, [1.0] * 4)
         world.do("zero_grad")
