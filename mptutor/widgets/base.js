@@ -14,7 +14,8 @@ function shape(tag, attributes = {}, ...children) {
 function filled(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value);
+    else if (value !== null && value !== undefined && value !== false)
+      node.setAttribute(name, value);
   }
   node.append(...children);
   return node;
@@ -59,7 +60,9 @@ function pageIsDark(root) {
   const said = document.body.dataset.jpThemeLight;
   if (said) return said === "false";
   for (let node = root.parentElement; node; node = node.parentElement) {
-    const [red, green, blue, alpha = 1] = getComputedStyle(node).backgroundColor.match(/[\d.]+/g).map(Number);
+    const [red, green, blue, alpha = 1] = getComputedStyle(node)
+      .backgroundColor.match(/[\d.]+/g)
+      .map(Number);
     if (alpha > 0.5) return 0.299 * red + 0.587 * green + 0.114 * blue < 128;
   }
   return window.matchMedia("(prefers-color-scheme: dark)").matches;

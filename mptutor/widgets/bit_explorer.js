@@ -11,7 +11,6 @@ const EXAMPLES = [
   ["65520", "FP16's limit"],
   ["2^-24", "FP16's smallest number"],
   ["2^-25", "half of it"],
-  ["-inf", "minus infinity"],
   ["nan", "not a number"],
 ];
 
@@ -115,13 +114,21 @@ function numberField({ wantText }) {
     oninput: () => wantText(input.value),
   });
   const examples = EXAMPLES.map(([text, hint]) =>
-    control("button", { type: "button", class: "mpt-button", title: hint, onclick: () => wantText(text) }, text),
+    control(
+      "button",
+      { type: "button", class: "mpt-button", title: hint, onclick: () => wantText(text) },
+      text,
+    ),
   );
   const node = element(
     "div",
     { class: "mpt-bar" },
     element("label", { class: "mpt-label" }, "Number", input),
-    element("div", { class: "mpt-buttons", role: "group", "aria-label": "Numbers to try" }, ...examples),
+    element(
+      "div",
+      { class: "mpt-buttons", role: "group", "aria-label": "Numbers to try" },
+      ...examples,
+    ),
   );
   const update = ({ text }) => {
     if (input.value !== text) input.value = text;
@@ -143,40 +150,68 @@ function closeUp() {
     const kind = { inf: "infinity", nan: "NaN", none: "no code" }[selected.kind] ?? selected.kind;
     heading.replaceChildren(title(selected.fmt), element("span", { class: "mpt-kind" }, kind));
     formula.replaceChildren(...formulaOf(selected));
-    facts.replaceChildren(...factsOf(view).flatMap(([term, fact]) => [
-      element("div", {}, element("dt", {}, term), element("dd", {}, fact)),
-    ]));
+    facts.replaceChildren(
+      ...factsOf(view).flatMap(([term, fact]) => [
+        element("div", {}, element("dt", {}, term), element("dd", {}, fact)),
+      ]),
+    );
     line.update(view);
   };
   return { node, update };
 }
 
-function formulaOf({ fmt, kind, bits, sign, exponentField, mantissaField, exponent, significand, value }) {
-  const chip = (field, content) => element("span", { class: `mpt-chip mpt-one mpt-${field}` }, content);
+function formulaOf({
+  fmt,
+  kind,
+  bits,
+  sign,
+  exponentField,
+  mantissaField,
+  exponent,
+  significand,
+  value,
+}) {
+  const chip = (field, content) =>
+    element("span", { class: `mpt-chip mpt-one mpt-${field}` }, content);
   const raised = (...content) => element("sup", {}, ...content);
   if (kind === "none") return ["There is no code for it."];
   const exponentBits = bits.slice(1, 1 + fmt.exponent_bits);
   const mantissaBits = bits.slice(1 + fmt.exponent_bits);
   if (kind === "inf" || kind === "nan") {
-    const meaning = { inf: "exponent all ones, mantissa 0: ", nan: "exponent all ones, mantissa not 0: " }[kind];
+    const meaning = {
+      inf: "exponent all ones, mantissa 0: ",
+      nan: "exponent all ones, mantissa not 0: ",
+    }[kind];
     const all = fmt.special === "nan" ? "all ones: " : meaning;
-    return [chip("sign", sign), chip("exponent", exponentBits), chip("mantissa", mantissaBits), ` ${all}${shortNumber(value)}`];
+    return [
+      chip("sign", sign),
+      chip("exponent", exponentBits),
+      chip("mantissa", mantissaBits),
+      ` ${all}${shortNumber(value)}`,
+    ];
   }
-  const power = exponentField > 0
-    ? [chip("exponent", exponentField), ` − ${fmt.bias}`]
-    : [`1 − ${fmt.bias}`];
+  const power =
+    exponentField > 0 ? [chip("exponent", exponentField), ` − ${fmt.bias}`] : [`1 − ${fmt.bias}`];
   const exact = exactNumber(value);
-  const step = kind === "zero" ? [] : [` = ${sign ? "−" : ""}${exactNumber(significand)} × 2`, raised(signed(exponent))];
+  const step =
+    kind === "zero"
+      ? []
+      : [` = ${sign ? "−" : ""}${exactNumber(significand)} × 2`, raised(signed(exponent))];
   return [
-    element("span", {}, "(−1)", raised(chip("sign", sign)), " × 2", raised(...power),
-      exponentField > 0 ? " × 1." : " × 0.", chip("mantissa", mantissaBits), element("sub", {}, "2")),
+    element(
+      "span",
+      {},
+      "(−1)",
+      raised(chip("sign", sign)),
+      " × 2",
+      raised(...power),
+      exponentField > 0 ? " × 1." : " × 0.",
+      chip("mantissa", mantissaBits),
+      element("sub", {}, "2"),
+    ),
     element("span", {}, ...step),
     element("span", {}, ` = ${exact}`),
   ];
-}
-
-function signed(integer) {
-  return String(integer).replace("-", "−");
 }
 
 function factsOf({ wanted, selected: { fmt, code, value, below, above, ulp } }) {
@@ -192,7 +227,8 @@ function factsOf({ wanted, selected: { fmt, code, value, below, above, ulp } }) 
     facts.push(["1 ulp", element("span", {}, "2", power, ` = ${shortNumber(ulp, 3)}`)]);
   }
   const error = Math.abs(value - wanted) / ulp;
-  if (Number.isFinite(error)) facts.push(["error", error === 0 ? "none" : `${shortNumber(error, 3)} ulp`]);
+  if (Number.isFinite(error))
+    facts.push(["error", error === 0 ? "none" : `${shortNumber(error, 3)} ulp`]);
   return facts;
 }
 
@@ -205,7 +241,8 @@ function neighbourText(x) {
 function render({ model, el }) {
   const { root, leave } = createStage(el, "Bit explorer");
   const readout = createReadout();
-  const state = () => Object.fromEntries(["text", "fmt", "code", "rows"].map((name) => [name, model.get(name)]));
+  const state = () =>
+    Object.fromEntries(["text", "fmt", "code", "rows"].map((name) => [name, model.get(name)]));
   // What is the case now. Parts act on this, not on what they last drew: several keys may arrive
   // between two frames.
   const now = () => explore(state());
@@ -234,9 +271,12 @@ function render({ model, el }) {
   };
   const field = numberField(actions);
   const parts = [field, numberSlider(actions), bitTable(model.get("rows"), actions), closeUp()];
-  const help = element("p", { class: "mpt-help" },
+  const help = element(
+    "p",
+    { class: "mpt-help" },
     "Keys. Bits: arrows move, 0 or 1 sets, Space flips. Slider: ← → go to the next number the format holds, ",
-    "Page Up and Page Down double and halve.");
+    "Page Up and Page Down double and halve.",
+  );
   root.append(field.node, readout.node, ...parts.slice(1).map((part) => part.node), help);
   const redraw = redrawOn(model, ["text", "fmt", "code"], () => {
     const view = now();

@@ -160,7 +160,9 @@ class BitExplorer(LiveFigure):
         If ``fmt`` is not among ``formats``.
     """
 
-    _esm = javascript("numbers", "formats", "number_line", "bit_table", "bit_explorer")
+    _esm = javascript(
+        *("numbers", "formats", "number_slider", "number_line", "bit_table", "bit_explorer")
+    )
     _css = stylesheet("bit_explorer")
 
     text = traitlets.Unicode().tag(sync=True)

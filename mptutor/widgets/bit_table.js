@@ -12,20 +12,37 @@ function bitTable(rows, actions) {
   const head = element(
     "div",
     { class: "mpt-row mpt-head", "aria-hidden": "true" },
-    element("span", { style: `grid-column: ${NAME_COLUMN + 1} / ${BOUNDARY_COLUMN}`, class: "mpt-ends" },
-      key("sign"), key("exponent")),
-    element("span", { style: `grid-column: ${BOUNDARY_COLUMN} / span 23`, class: "mpt-starts" }, key("mantissa")),
+    element(
+      "span",
+      { style: `grid-column: ${NAME_COLUMN + 1} / ${BOUNDARY_COLUMN}`, class: "mpt-ends" },
+      key("sign"),
+      key("exponent"),
+    ),
+    element(
+      "span",
+      { style: `grid-column: ${BOUNDARY_COLUMN} / span 23`, class: "mpt-starts" },
+      key("mantissa"),
+    ),
     element("span", { class: "mpt-value" }, "stored value"),
     element("span", { class: "mpt-error" }, "rel. error"),
   );
-  const node = element("div", { class: "mpt-table", role: "group", "aria-label": "Bits in every format" },
-    head, ...drawn.map((row) => row.node));
+  const node = element(
+    "div",
+    { class: "mpt-table", role: "group", "aria-label": "Bits in every format" },
+    head,
+    ...drawn.map((row) => row.node),
+  );
   const update = (view) => drawn.forEach((row, i) => row.update(view.stored[i], view.selected));
   return { node, update };
 }
 
 function key(field) {
-  return element("span", { class: "mpt-key" }, element("i", { class: `mpt-one mpt-${field}` }), field);
+  return element(
+    "span",
+    { class: "mpt-key" },
+    element("i", { class: `mpt-one mpt-${field}` }),
+    field,
+  );
 }
 
 function bitRow(fmt, group, { now, hold, choose }) {
@@ -47,11 +64,17 @@ function bitRow(fmt, group, { now, hold, choose }) {
   const error = element("span", { class: "mpt-error" });
   const node = element(
     "div",
-    { class: "mpt-row", "data-format": fmt.name, onclick: ({ target }) => {
-      if (!target.closest("button, label")) choose(fmt);
-    } },
+    {
+      class: "mpt-row",
+      "data-format": fmt.name,
+      onclick: ({ target }) => {
+        if (!target.closest("button, label")) choose(fmt);
+      },
+    },
     element("label", { class: "mpt-name" }, radio, title(fmt)),
-    ...bits, value, error,
+    ...bits,
+    value,
+    error,
   );
   const update = (stored, selected) => {
     bits.forEach((bit, place) => showBit(bit, stored.bits?.[place]));
@@ -64,7 +87,9 @@ function bitRow(fmt, group, { now, hold, choose }) {
 }
 
 function showBit(button, bit) {
-  button.textContent = bit ?? "·";
+  const shown = bit ?? "·";
+  if (button.textContent === shown) return;
+  button.textContent = shown;
   button.classList.toggle("mpt-one", bit === "1");
   button.setAttribute("aria-checked", bit === "1");
 }
@@ -132,12 +157,19 @@ function bitAfterKey(key, rows, r, place) {
     return row?.reduce((best, bit) => (distance(bit) < distance(best) ? bit : best)) ?? null;
   };
   switch (key) {
-    case "ArrowLeft": return rows[r][place - 1] ?? null;
-    case "ArrowRight": return rows[r][place + 1] ?? null;
-    case "ArrowUp": return sameColumn(rows[r - 1]);
-    case "ArrowDown": return sameColumn(rows[r + 1]);
-    case "Home": return rows[r][0];
-    case "End": return rows[r].at(-1);
-    default: return undefined;
+    case "ArrowLeft":
+      return rows[r][place - 1] ?? null;
+    case "ArrowRight":
+      return rows[r][place + 1] ?? null;
+    case "ArrowUp":
+      return sameColumn(rows[r - 1]);
+    case "ArrowDown":
+      return sameColumn(rows[r + 1]);
+    case "Home":
+      return rows[r][0];
+    case "End":
+      return rows[r].at(-1);
+    default:
+      return undefined;
   }
 }

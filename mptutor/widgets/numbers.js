@@ -43,7 +43,8 @@ function readSum(tokens) {
 function readProduct(tokens) {
   let product = readSigned(tokens);
   while (["*", "/"].includes(tokens.at(-1))) {
-    product = tokens.pop() === "*" ? product * readSigned(tokens) : divide(product, readSigned(tokens));
+    product =
+      tokens.pop() === "*" ? product * readSigned(tokens) : divide(product, readSigned(tokens));
   }
   return product;
 }
@@ -72,7 +73,8 @@ function divide(x, y) {
 }
 
 function power(base, exponent) {
-  if (!Number.isInteger(exponent) || Math.abs(exponent) > LARGEST_POWER) throw new Error("exponent");
+  if (!Number.isInteger(exponent) || Math.abs(exponent) > LARGEST_POWER)
+    throw new Error("exponent");
   let result = 1;
   for (let i = 0; i < Math.abs(exponent); i++) result *= base;
   return exponent < 0 ? divide(1, result) : result;
@@ -121,9 +123,19 @@ function plainDigits(significant, exponent) {
 // `mantissaBits` apart.
 function tickNumber(x, mantissaBits) {
   const full = shortNumber(x);
-  return full.length <= 9 ? full : shortNumber(x, Math.ceil(1 + (mantissaBits + 1) * Math.log10(2)));
+  return full.length <= 9
+    ? full
+    : shortNumber(x, Math.ceil(1 + (mantissaBits + 1) * Math.log10(2)));
 }
 
 function superscript(integer) {
   return [...String(integer)].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c])).join("");
+}
+
+function signed(integer) {
+  return String(integer).replace("-", "−");
+}
+
+function between(x, low, high) {
+  return Math.min(Math.max(x, low), high);
 }

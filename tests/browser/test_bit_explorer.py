@@ -224,7 +224,7 @@ def test_lesson_01_exported(export, open_page, theme):
 
 
 @THEMES
-@pytest.mark.parametrize("width", [700, 1200])
+@pytest.mark.parametrize("width", [600, 700, 1200])
 def test_nothing_is_cut_off(open_page, theme, width):
     page = open_page(width=width, color_scheme=theme, offline=True)
     page.set_content(bare_page(BitExplorer(0.1)))
