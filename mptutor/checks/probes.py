@@ -10,6 +10,7 @@ A task names its probe. `call` serves whenever the learner writes a function.
 from __future__ import annotations
 
 import copy
+import math
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,8 +25,25 @@ def call(written: Callable[..., Any], inputs: Sequence[Any]) -> Any:
     return written(*inputs)
 
 
+def drive_scaler(written: Callable[[float, int], Any], inputs: Sequence[Any]) -> str:
+    """Train a small network with the learner's scaler and tell what it did, step by step.
+
+    ``inputs`` are init scale, growth interval, number of steps, and the steps with a broken batch.
+    ``"16 16x 15; weights 93053f56"`` says: two steps at a scale of 2^16, the second one skipped,
+    one at 2^15, and the hash that the final weights have.
+    """
+    from mptutor.experiments.scaler_traces import trace_scaler
+
+    init_scale, growth_interval, steps, broken_steps = inputs
+    scaler = written(init_scale, growth_interval)
+    trace = trace_scaler(scaler, steps=steps, broken_steps=broken_steps, widths=(784, 32, 10))
+    powers = [f"{math.log2(scale):g}" if scale > 0 else "scale 0" for scale in trace.scales]
+    told = [p + ("x" if skip else "") for p, skip in zip(powers, trace.skipped, strict=True)]
+    return f"{' '.join(told)}; weights {trace.weights_hash[:8]}"
+
+
 #: The probes a task can name. A new kind of exercise adds its own here.
-PROBES: dict[str, Probe] = {"call": call}
+PROBES: dict[str, Probe] = {"call": call, "drive_scaler": drive_scaler}
 
 
 def try_out(probe: str, written: Any, inputs: Sequence[Any]) -> dict[str, Any]:

@@ -53,8 +53,9 @@ def same(expected: Any, got: Any) -> bool:
     element that stand for the same number are the same, so that a right answer may come in any
     of these dresses; two tensors must agree in dtype and shape.
     """
+    if isinstance(expected, (int, float)) and isinstance(got, torch.Tensor) and got.numel() == 1:
+        got = got.item()
     if isinstance(expected, (int, float)) and not isinstance(expected, bool):
-        got = got.item() if isinstance(got, torch.Tensor) and got.numel() == 1 else got
         return _same_number(expected, got)
     if type(expected) is not type(got):
         return False

@@ -136,16 +136,27 @@ def run_scaler_traces(
     if quick:
         steps, broken_steps = steps // 3, [step // 3 for step in broken_steps]
     traces = tuple(
-        _train(name, make(), steps, frozenset(broken_steps), seed, device)
+        trace_scaler(
+            make(), name=name, steps=steps, broken_steps=broken_steps, seed=seed, device=device
+        )
         for name, make in scalers.items()
     )
     return ScalerTraceResult(str(device), tuple(broken_steps), traces)
 
 
-def _train(
-    name: str, scaler: Scaler, steps: int, broken: frozenset[int], seed: int, device: torch.device
+def trace_scaler(
+    scaler: Scaler,
+    *,
+    name: str = "",
+    steps: int = 150,
+    broken_steps: Sequence[int] = (),
+    seed: int = 0,
+    widths: Sequence[int] = (784, 512, 512, 10),
+    device: torch.device | str = "cpu",
 ) -> ScalerTrace:
-    model = seeded(mlp, seed).to(device)
+    """Train an MLP of these widths in AMP FP16 with one scaler and write down what it does."""
+    device = torch.device(device)
+    model = seeded(lambda: mlp(widths), seed).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     watch = _LargestGradient(model)
     ran: list[bool] = []
@@ -154,7 +165,7 @@ def _train(
     with AMP_FP16.arithmetic(device):
         for step, (images, labels) in enumerate(islice(_stream(seed, device), steps)):
             optimizer.zero_grad()
-            if step in broken:
+            if step in broken_steps:
                 images = images * BROKEN_BRIGHTNESS
             with AMP_FP16.autocast_on(device):
                 loss = F.cross_entropy(model(images), labels)

@@ -30,7 +30,6 @@ from mptutor.widgets import AccumulationExplorer
 # comes. The variable that holds it is the *accumulator*.
 #
 # > **Predict.** 10,000 times 0.01 is 100. What does a running sum give in FP32? In FP16? In BF16?
-# > Write three numbers down.
 
 # %%
 n = 10_000
@@ -45,13 +44,13 @@ def add_up(x):
 
 hundredths = torch.full((n,), 0.01)
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
-    print(dtype, add_up(hundredths.to(dtype)).item())
+    x = hundredths.to(dtype)
+    print(dtype, add_up(x).item(), " exact for these terms:", n * x[0].item())
 assert add_up(hundredths.half()) == 32 and add_up(hundredths.bfloat16()) == 4
 
 # %% [markdown]
-# FP32 is off by 0.003, FP16 ends at 32, BF16 at 4. The terms are not to blame: 0.01 rounded to
-# FP16 is 0.010002, and 10,000 of these make 100.02. Two thirds of the sum went missing on the
-# way.
+# FP32 is off by 0.003, FP16 ends at 32, BF16 at 4. The terms are not to blame: rounded to
+# 16 bits they still make 100 and a little more. Two thirds of the sum went missing on the way.
 #
 # ## The last term that counts
 #
@@ -72,7 +71,10 @@ assert total + 0.0156 == 32 and total + 0.0157 > 32
 # which goes to the even code. A power of two has mantissa 0, so it is even and keeps its place.
 # That is the whole rule:
 #
-# **The sum stops at the first power of two whose half ulp is at least the term.**
+# **The sum stops at the first power of two at which half an ulp is at least the term.**
+#
+# Between two powers of two the ulp stays the same, so a sum that can move there moves on to the
+# next one.
 #
 # For 0.01 in FP16: at 16 half an ulp is 2⁻⁷ ≈ 0.0078, too small; at 32 it is 2⁻⁶ ≈ 0.0156. It
 # stops at 32.
@@ -112,6 +114,7 @@ plot_running_sums(growth)
 fp32, fp16, bf16 = growth.curves
 print(growth)
 assert fp16.last_change * 0.01 < 28 and fp16.total == 32
+assert fp16.sums[40] - fp16.sums[38] == 100 * mpt.FP16.ulp(16)  # terms 1,901 to 2,000
 
 # %% [markdown]
 # From 16 on each term counts for half as much again as it should. FP16 reaches 32 after 2,798
@@ -149,20 +152,19 @@ AccumulationExplorer(n=2000, accumulator="FP16")
 small = run_running_sums(term=0.01, formats=["FP16"]).curves[0]
 large = run_running_sums(term=0.01 * 1024, formats=["FP16"]).curves[0]
 for curve in (small, large):
-    print(
-        f"stops at {curve.total:>7}, {curve.total / curve.term:.0f} terms, at {curve.last_change}"
-    )
+    ratio = curve.total / curve.term
+    print(f"term {curve.last_change} takes it to {curve.total}, {ratio:.0f} times a term")
 assert large.sums == tuple(1024 * s for s in small.sums)
 
 # %% [markdown]
 # The same sums times 1024, term by term. What is absorbed depends on the *ratio* of sum to term,
 # not on their size. In FP16 it happens at a ratio between 2¹¹ and 2¹², in BF16 between 2⁸ and 2⁹.
-# (Only below the smallest normal number does size matter; lesson 03 goes there.) Remember the two
-# ratios: lesson 04 finds them again, between a weight and its update.
+# (Only below the smallest normal number does size matter; lesson 03 goes there.) Lesson 04 finds the
+# two ratios again, between a weight and its update.
 #
 # ## Which way to round
 #
-# Nearest is not the only way. `quantize` knows others.
+# `quantize` knows other ways than nearest.
 #
 # > **Predict.** Rounded toward zero, where will the FP16 sum of hundredths stop? And rounded up?
 
@@ -214,12 +216,12 @@ plot_stochastic_sums(random)
 
 # %% [markdown]
 # No bias, but noise: errors of either sign partly cancel, so they grow like the square root of
-# the number of terms. It costs random numbers, and the result depends on the seed. Where each
-# step is noisy anyway, as in training, that is a good trade; lesson 04 makes it.
+# the number of terms. It costs random numbers, and the result depends on the seed. Lesson 04
+# rounds weights this way.
 #
 # ## A wider accumulator
 #
-# The usual repair is simple: keep the *terms* in 16 bits and the *sum* in 32, and round once at
+# The usual repair: keep the *terms* in 16 bits and the *sum* in 32, and round once at
 # the end. A Tensor Core does so for matrix products. What do PyTorch's own sums do?
 #
 # > **Predict.** `x` holds our terms in FP16. Which of these give 100, which give 32?
@@ -257,7 +259,7 @@ assert torch.isclose(mean.double(), activations.double().mean(), rtol=1e-4)
 # ## Where running sums hide
 #
 # So beware of the sums you write yourself. Here is a network that nobody has trained, and its
-# loss on 5,000 images, in BF16. The loop below is in many training scripts.
+# losses on 5,000 images, as a model in pure BF16 would give them.
 #
 # > **Predict.** The losses are about 2.3 each. What mean does the loop report after 400, 1,000
 # > and 5,000 images?
@@ -338,15 +340,15 @@ assert abs(kahan["FP16"].error_ulps) < 1 < abs(kahan["BF16"].error_ulps)
 assert all(abs(repairs.of("FP32 accumulator", fmt).error_ulps) < 1 for fmt in kahan)
 
 # %% [markdown]
-# In FP16 all repairs work, the blocks least well. In BF16 Kahan's sum is 1 % off: `lost` is
+# In FP16 all repairs help, the blocks least. In BF16 Kahan's sum is two ulps off: `lost` is
 # rounded to 8 bits as well, and 10,000 such errors show. A wider accumulator is best where you
 # can have one.
 
 # %% [markdown]
 # ## What you have seen
 #
-# - A running sum stops at the first power of two whose half ulp is at least the term: 32 for
-#   hundredths in FP16, 4 in BF16. Long before, it is wrong. The ratio decides, not the size.
+# - A running sum stops at the first power of two at which half an ulp is at least the term:
+#   32 for hundredths in FP16, 4 in BF16. Long before, it is wrong. The ratio decides, not the size.
 # - PyTorch's reductions, products and batch norm add up in FP32; only their results are 16-bit.
 #   Your own loops and `.grad` add up in the dtype they are stored in.
 # - An FP32 accumulator repairs it at the root. Blocks, pairs and compensation help without one.
