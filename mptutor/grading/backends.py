@@ -20,10 +20,11 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mptutor.grading.channel import Channel
+from mptutor.grading.channel import Channel, NoReply
 from mptutor.grading.examine import Start, Usage
 from mptutor.grading.kit import kit, view_of
 from mptutor.grading.limits import Limits
@@ -35,6 +36,9 @@ _CHOICES = (
     "Choose where the students' code is to run: --backend docker or --backend podman puts each "
     "submission in a container without network; --trust-students runs it here with your rights."
 )
+_NOBODY = 65534
+_CONTAINER_START_S = 120
+_TORCH_BYTES = 1 << 30  # what a process holds once it has imported torch, with room to spare
 _PASSED_ON = ("LD_LIBRARY_PATH", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 
@@ -50,6 +54,7 @@ def open_backend(
     preload: Sequence[str] = (),
     withheld: Sequence[str] = (),
     image: str = "mptutor-grading",
+    container_options: Sequence[str] = (),
 ) -> Iterator[Start]:
     """Make a backend ready and yield what starts a student's process in it.
 
@@ -65,6 +70,8 @@ def open_backend(
         Modules of this package that students' code must do without.
     image : str
         The container image, for ``docker`` and ``podman``. It needs Python and torch.
+    container_options : sequence of str
+        Further options for their ``run``, such as ``"--gpus=all"``.
 
     Raises
     ------
@@ -78,7 +85,8 @@ def open_backend(
     _require(name)
     with kit(withheld) as folder:
         if name in ("docker", "podman"):
-            yield lambda: _ended(Container(name, image, folder, limits))
+            engine = Engine(name, image, tuple(container_options))
+            yield lambda: _ended(Container(engine, folder, limits))
             return
         view = view_of(folder)
         order = (
@@ -201,18 +209,51 @@ def _read_report(hold: socket.socket) -> Usage:
     return Usage(**report)
 
 
+@dataclass(frozen=True)
+class Engine:
+    """A container engine, ``docker`` or ``podman``, and what it runs."""
+
+    program: str
+    image: str
+    options: tuple[str, ...] = ()
+
+    def command(self, name: str, kit_folder: Path, limits: Limits) -> list[str]:
+        """Return the command that runs a student's process, on its own standard input."""
+        memory_bytes = limits.memory_bytes + _TORCH_BYTES
+        environment = {**_environment(), "PYTHONPATH": "/kit"}
+        del environment["PATH"]  # the image's
+        return [
+            *(self.program, "run", "--rm", "--interactive", f"--name={name}"),
+            *("--network=none", "--read-only", "--cap-drop=ALL", f"--user={_NOBODY}:{_NOBODY}"),
+            *("--security-opt=no-new-privileges", "--ipc=private"),
+            *(f"--memory={memory_bytes}", f"--memory-swap={memory_bytes}"),
+            *(f"--pids-limit={limits.processes}", "--cpus=1"),
+            *("--ulimit=core=0:0", "--ulimit=nproc=4096:4096"),  # counted over all containers
+            f"--ulimit=nofile={limits.open_files}:{limits.open_files}",
+            f"--ulimit=fsize={limits.file_bytes}:{limits.file_bytes}",
+            f"--tmpfs=/tmp:rw,nosuid,nodev,size={limits.disk_bytes}",
+            f"--volume={kit_folder}:/kit:ro",
+            *(f"--env={name}={value}" for name, value in environment.items()),
+            *("--workdir=/tmp", "--entrypoint=python", *self.options, self.image),
+            *("-m", "mptutor.grading.child"),
+        ]
+
+
 class Container:
     """A student's process in a container of its own."""
 
-    def __init__(self, engine: str, image: str, kit_folder: Path, limits: Limits) -> None:
-        self._engine, self._name = engine, f"mptutor-{uuid.uuid4().hex}"
-        command = container_command(engine, self._name, image, kit_folder, limits)
+    def __init__(self, engine: Engine, kit_folder: Path, limits: Limits) -> None:
+        self._engine, self._name = engine.program, f"mptutor-{uuid.uuid4().hex}"
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            engine.command(self._name, kit_folder, limits),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         self._channel = Channel(
             self._process.stdout, self._process.stdin, self.end, limits.reply_bytes
         )
+        self._wait_until_ready()
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Send a request and return the reply."""
@@ -221,33 +262,26 @@ class Container:
     def end(self) -> Usage:
         """Remove the container with all that runs in it."""
         subprocess.run(
-            [self._engine, "rm", "--force", "--volumes", self._name],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
+            [self._engine, "rm", "--force", self._name], capture_output=True, check=False
         )
         self._process.kill()
         self._process.wait()
         return Usage()
 
+    def _wait_until_ready(self) -> None:
+        """Wait for torch to be imported, at nobody's expense, and for a reason if there is one.
 
-def container_command(
-    engine: str, name: str, image: str, kit_folder: Path, limits: Limits
-) -> list[str]:
-    """Return the command that runs a student's process in a container, on its own stdin."""
-    environment = [f"--env={key}={value}" for key, value in _environment().items() if key != "PATH"]
-    return [
-        *(engine, "run", "--rm", "--interactive", f"--name={name}"),
-        *("--network=none", "--read-only", "--cap-drop=ALL", "--user=65534:65534"),
-        *("--security-opt=no-new-privileges", "--ipc=private", "--init"),
-        *(f"--memory={limits.memory_bytes}", f"--memory-swap={limits.memory_bytes}"),
-        *(f"--pids-limit={limits.processes + 4}", "--cpus=1"),
-        f"--tmpfs=/tmp:rw,nosuid,nodev,size={limits.disk_bytes}",
-        f"--volume={kit_folder}:/kit:ro",
-        *environment,
-        *("--env=PYTHONPATH=/kit", "--workdir=/tmp", "--entrypoint=python", image),
-        *("-m", "mptutor.grading.child"),
-    ]
+        Raises
+        ------
+        NoSandbox
+            If the engine does not run the container.
+        """
+        try:
+            self.ask({"run": "", "name": "", "seconds": _CONTAINER_START_S}, _CONTAINER_START_S)
+        except NoReply:
+            self.end()
+            said = self._process.stderr.read().decode(errors="replace").strip() or "nothing"
+            raise NoSandbox(f"{self._engine} ran no container; it said: {said[-500:]}") from None
 
 
 def _environment() -> dict[str, str]:

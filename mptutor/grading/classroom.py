@@ -34,6 +34,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     jobs: int = 1
     image: str = "mptutor-grading"
+    container_options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ def _grade_lesson(
             settings.limits,
             withheld=assignment.withheld,
             image=settings.image,
+            container_options=settings.container_options,
         )
 
     with _on_demand(open_the_backend) as start, ThreadPoolExecutor(settings.jobs) as pool:

@@ -57,6 +57,7 @@ def _grade(argv: Sequence[str]) -> int:
         limits=_limits(options),
         jobs=options.jobs,
         image=options.image,
+        container_options=tuple(options.container_option),
     )
     progress = Progress(len(submissions), sys.stderr)
     results = []
@@ -132,6 +133,13 @@ def _parser() -> argparse.ArgumentParser:
         "--backend", choices=NAMES[:-1], default=NAMES[0], help="the sandbox (default: %(default)s)"
     )
     add("--image", default=Settings.image, help="the container image (default: %(default)s)")
+    add(
+        "--container-option",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="one more option for `docker run`, as in --container-option=--gpus=all",
+    )
     add(
         "--trust-students",
         action="store_true",
