@@ -161,7 +161,7 @@ def run_running_sums(
     runs
         How many sums of each kind; they differ in stochastic rounding alone.
     every
-        Keep each so-maniest partial sum; it must divide ``n``.
+        Keep every ``every``-th partial sum; it must divide ``n``.
     quick
         A third of the terms and at most 16 runs, which still stall.
     """
@@ -219,7 +219,7 @@ class SummationsResult(Result):
         for done in self.summations:
             row = rows.setdefault(done.method, {"": done.method})
             row[f"{done.fmt} sum"] = done.total
-            row[f"{done.fmt} error %"] = round(100 * done.relative_error, 3)
+            row[f"{done.fmt} off by (ulp)"] = round(done.error_ulps, 2)
         return list(rows.values())
 
     def of(self, method: str, fmt: FloatFormat | str) -> Summation:
