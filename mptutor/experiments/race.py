@@ -8,7 +8,8 @@ Nothing is read from the device within a turn: ``loss.item()`` after every step 
 wait for each step, and change what is being timed.  Losses are kept where they are and read
 together at the end of the turn.
 
-A run whose loss is infinite or NaN has nothing more to learn.  It ends with its turn.
+A run whose loss is infinite or NaN at the end of a turn has nothing more to learn, and ends there.
+(Not at the first such loss: a scaler skips that step, and the weights may be sound.)
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def race(
     finished = True
     for seed in seeds:
         if finished:
-            entered = (_Run(task, recipe, seed, epochs, device) for recipe in recipes)
+            entered = (_Contender(task, recipe, seed, epochs, device) for recipe in recipes)
             done, finished = _take_turns(entered, progress, stop or (lambda: False))
             runs += done
     return TrainingResult(
@@ -113,10 +114,10 @@ def race(
 
 
 def _take_turns(
-    runs: Iterable[_Run], progress: Callable[[Turn], None] | None, stop: Callable[[], bool]
+    runs: Iterable[_Contender], progress: Callable[[Turn], None] | None, stop: Callable[[], bool]
 ) -> tuple[list[Run], bool]:
     """Advance all runs to their end, or until stopped; return their records and which it was."""
-    entered: list[_Run] = []
+    entered: list[_Contender] = []
     try:
         with ExitStack() as arithmetic:
             for run in runs:
@@ -130,7 +131,7 @@ def _take_turns(
 
 
 def _advance(
-    runs: list[_Run], progress: Callable[[Turn], None] | None, stop: Callable[[], bool]
+    runs: list[_Contender], progress: Callable[[Turn], None] | None, stop: Callable[[], bool]
 ) -> bool:
     while waiting := [run for run in runs if not run.ended]:
         for run in waiting:
@@ -142,7 +143,7 @@ def _advance(
     return True
 
 
-class _Run:
+class _Contender:
     """One model on its way through its epochs."""
 
     def __init__(
@@ -164,11 +165,11 @@ class _Run:
     def take_turn(self) -> Turn:
         """Take some steps, and complete the epoch if they were its last."""
         losses = self._read([self._take_timed_step(b) for b in islice(self._batches, STEPS_A_TURN)])
-        ended = not all(map(math.isfinite, losses))
+        diverged = not math.isfinite(losses[-1])
         epoch = None
-        if ended or len(self._epoch_terms) == self.task.steps_per_epoch:
+        if diverged or len(self._epoch_terms) == self.task.steps_per_epoch:
             epoch = self._complete_epoch()
-            self.ended = ended or len(self.records) == self.epochs
+            self.ended = diverged or len(self.records) == self.epochs
             if self.ended:
                 self._measure_one_more_step()
             else:
@@ -186,19 +187,21 @@ class _Run:
 
     def record(self) -> Run:
         """Return what is known by now."""
-        bad = (step for step, loss in enumerate(self.losses, 1) if not math.isfinite(loss))
-        diverged_at_step = next(bad, None)
-        laps = len(self.losses)
+        steps_to_last_finite = max(
+            (step for step, loss in enumerate(self.losses, 1) if math.isfinite(loss)), default=0
+        )
+        diverged = steps_to_last_finite < len(self.losses)
+        enough = len(self.losses) > self.timer.warmup
         return Run(
             recipe=self.recipe.name,
             seed=self.seed,
             losses=tuple(self.losses),
             epochs=tuple(self.records),
-            diverged_at_step=diverged_at_step,
+            diverged_at_step=steps_to_last_finite + 1 if diverged else None,
             finished=self.ended,
-            step_ms=self.timer.timing().median_ms if laps > self.timer.warmup else None,
+            step_ms=self.timer.timing().median_ms if enough else None,
             peak_bytes=self.peak_bytes,
-            share_moved=None if diverged_at_step else self.share_moved,
+            share_moved=None if diverged else self.share_moved,
         )
 
     def _start_epoch(self) -> None:

@@ -62,7 +62,7 @@ class Run:
     epochs
         Complete epochs, and the one in which the loss ceased to be finite.
     diverged_at_step
-        The first step, counted from 1, whose loss is infinite or NaN; the run ends soon after.
+        The step, counted from 1, from which on the loss is infinite or NaN; the run then ends.
     finished
         False if it was stopped before its last epoch.
     step_ms
