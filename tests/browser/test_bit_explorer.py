@@ -140,6 +140,17 @@ JOURNEY = (
 )
 
 
+def press_what_jupyterlab_binds(explorer):
+    """In a notebook m makes a cell Markdown, d d deletes it, 0 0 restarts the kernel."""
+    figures = explorer.page.locator(".mpt").count()
+    buttons = explorer.figure.get_by_role("button").first
+    for control in (explorer.slider, explorer.bit(FP16, 15), buttons):
+        control.focus()
+        explorer.press("d", "d", "0", "0", "m")
+    assert explorer.page.locator(".jp-Dialog").count() == 0
+    assert explorer.page.locator(".mpt").count() == figures
+
+
 def walk(explorer):
     for part in JOURNEY:
         part(explorer)
@@ -164,6 +175,7 @@ def test_lesson_01_in_jupyterlab(lab, copy_lesson, open_page):
     explorer = Explorer(page)
     assert_theme(explorer, "light")
     walk(explorer)
+    press_what_jupyterlab_binds(explorer)
     page.emulate_media(color_scheme="dark")
     page.locator('.mpt[data-theme="dark"]').first.wait_for(timeout=20_000)
     assert_theme(explorer, "dark")
