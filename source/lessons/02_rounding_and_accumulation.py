@@ -159,8 +159,8 @@ assert large.sums == tuple(1024 * s for s in small.sums)
 # %% [markdown]
 # The same sums times 1024, term by term. What is absorbed depends on the *ratio* of sum to term,
 # not on their size. In FP16 it happens at a ratio between 2¹¹ and 2¹², in BF16 between 2⁸ and 2⁹.
-# (Only below the smallest normal number does size matter; lesson 03 goes there.) Lesson 04 finds the
-# two ratios again, between a weight and its update.
+# (Only below the smallest normal number does size matter; lesson 03 goes there.) Lesson 04 finds
+# the two ratios again, between a weight and its update.
 #
 # ## Which way to round
 #
