@@ -70,7 +70,7 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
 # %%
 tenth = torch.tensor(0.1, dtype=torch.float16)
 print(tenth.item())
-assert tenth != 0.1, "FP16 has no 0.1"
+assert tenth.item() != 0.1, "FP16 has no 0.1"
 
 # %% [markdown]
 # **Exercises check themselves.** Each lesson ends with a link to one. A check tries your function
