@@ -13,7 +13,8 @@ lab: .venv/lab.stamp
 
 test: export OMP_NUM_THREADS := 1
 test: .venv/dev.stamp
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/browser tests
+	$(BIN)/python -m pytest tests/browser
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(NBVAL) lessons solutions
 
 build: .venv/dev.stamp
