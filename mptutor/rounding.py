@@ -22,8 +22,8 @@ NaN in its place, as E4M3 does without saturation. ``"saturate"`` stops at the l
 infinities too, as the conversions of FP8 hardware do in training.
 
 The work goes through the tensor in pieces that fit the cache. A whole tensor of 40 MB would travel
-to memory and back at every line, at less than half the speed. FP16, BF16 and E5M2 to nearest even are
-torch's own casts, one instruction or a few, which these lines could not outrun.
+to memory and back at every line, at less than half the speed. FP16, BF16 and E5M2 to nearest even
+are torch's own casts, one instruction or a few, which these lines could not outrun.
 """
 
 from __future__ import annotations
@@ -202,9 +202,9 @@ def _round_piece(
         case "down":
             steps.floor_()
         case "stochastic":
-            size = steps.abs()
-            one_more = _toss_(size.frac(), generator)
-            torch.copysign(size.floor_().add_(one_more), steps, out=steps)
+            above = steps.ceil()  # from above, since -0 - 0 is -0, and -1 + 1 would not be
+            one_less = _toss_(torch.sub(above, steps, out=steps), generator)
+            steps = torch.sub(above, one_less, out=steps)
     if bits_apart:
         steps.mul_(2.0**-bits_apart)
     x_q = steps.mul_(ulp)
@@ -220,7 +220,7 @@ def _round_piece(
 
 
 def _toss_(chance: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
-    """Replace every probability by the outcome: 1 that often, to within 2^-25, and else 0.
+    """Replace every probability by the outcome: 1 that often, to within 2^-24, and else 0.
 
     A uniform 32-bit integer lies below ``(chance - 1/2) × 2^32`` that often. One 64-bit draw makes
     two of them, which is faster than `torch.rand`.
@@ -228,7 +228,9 @@ def _toss_(chance: torch.Tensor, generator: torch.Generator | None) -> torch.Ten
     draws = torch.empty((chance.numel() + 1) // 2, dtype=torch.int64, device=chance.device)
     draws.random_(-(2**63), None, generator=generator)
     uniform = draws.view(torch.int32)[: chance.numel()]
-    return torch.lt(uniform, chance.sub_(0.5).mul_(2.0**32), out=chance)
+    # A hair more than 2^32, since uniform is rounded to be compared: 0 is never and 1 always.
+    scale = 2.0**32 * (1 + 2.0**-23)
+    return torch.lt(uniform, chance.sub_(0.5).mul_(scale), out=chance)
 
 
 def _ulp(x: torch.Tensor, emin: int, mantissa_bits: int) -> torch.Tensor:

@@ -215,7 +215,7 @@ def test_stochastic_takes_numbers_far_below_an_ulp_to_zero_whatever_their_sign()
     for tiny in (1e-12, 1e-16, 1e-38, 1e-45):
         for sign in (1, -1):
             x_q = toss(torch.tensor(sign * tiny), "FP16", 100_000)
-            assert (x_q != 0).sum() < 10
+            assert (x_q != 0).sum() < (10 if tiny == 1e-12 else 1)
             assert (torch.signbit(x_q) == (sign < 0)).all()
 
 
