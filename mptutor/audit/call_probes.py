@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from mptutor.audit.call_names import (
+    ADDED_IN_PLACE,
     ADDITIONS,
     CHANGE_SCALE,
     CLAMPS,
@@ -60,7 +61,7 @@ class Probes:
             old, wanted = token
             self._compare(event, wanted, sample(args[0]) == old)
         self._carried_average(event, name, args, output)
-        self._positions(event, name, args, output)
+        self._positions(event, name, args, kwargs, output)
         self._penalty(event, name, args, kwargs, output)
 
     def same(self, view: Tensor, x: Tensor) -> None:
@@ -75,7 +76,7 @@ class Probes:
     # -- gradients edited by hand ----------------------------------------------------------------
 
     def _hand_edit(self, name: str, first: Any, args: tuple) -> None:
-        if name not in CLAMPS | LINEAR_EDITS | {"zero_", "fill_"}:
+        if name not in CLAMPS | LINEAR_EDITS | ADDED_IN_PLACE | {"zero_", "fill_"}:
             return
         if isinstance(first, (list, tuple)) and first:
             first = first[0]
@@ -87,10 +88,19 @@ class Probes:
         factor = args[1] if len(args) > 1 else None
         if name == "zero_" or (name == "fill_" and factor == 0):
             self.recorder.record(ZeroGrad, optimizers=[owner])
+        elif name in ADDED_IN_PLACE:
+            if not self._carries_scale(factor):
+                self.recorder.record(GradientEdit, how=name, optimizers=[owner], adds=True)
         elif name in CLAMPS or not _is_plain_number(factor):
             self.recorder.record(Clip, how=f"{name} by hand", optimizers=[owner])
         else:
             self.recorder.record(GradientEdit, how=name, optimizers=[owner])
+
+    def _carries_scale(self, term: Any) -> bool:
+        """Say whether a term added to gradients is a gradient itself."""
+        if not isinstance(term, Tensor):
+            return False
+        return term in self.gradients.scaled_grads or term.data_ptr() in self.gradients.owner_of
 
     # -- averages --------------------------------------------------------------------------------
 
@@ -114,9 +124,14 @@ class Probes:
 
     # -- positions -------------------------------------------------------------------------------
 
-    def _positions(self, event: Call, name: str, args: tuple, output: Tensor) -> None:
+    def _positions(self, event: Call, name: str, args: tuple, kwargs: dict, output: Tensor) -> None:
         first = args[0] if args else None
-        if name in TO_HALF and output.dtype in HALF and isinstance(first, Tensor):
+        if output.dtype in HALF and name == "arange":
+            self._whole_numbers(event, output)
+        elif output.dtype in HALF and name == "cumsum" and readable(first):
+            dim = args[1] if len(args) > 1 else kwargs["dim"]
+            self._whole_numbers(event, first.detach().float().cumsum(dim))
+        elif name in TO_HALF and output.dtype in HALF and isinstance(first, Tensor):
             if first.dtype in (torch.float32, torch.int64) and first.numel() >= 8:
                 self._whole_numbers(event, first)
         elif name in PRODUCTS and event.autocast and output.dtype in HALF:

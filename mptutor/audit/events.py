@@ -179,9 +179,10 @@ class GradOf(Event):
 
 @dataclass(kw_only=True)
 class ZeroGrad(Event):
-    """Gradients of these optimizers were cleared."""
+    """Gradients of these optimizers were cleared, perhaps by the optimizer's own step."""
 
     optimizers: list[str]
+    within_step: bool = False
 
 
 @dataclass(kw_only=True)
@@ -196,10 +197,11 @@ class Clip(Event):
 
 @dataclass(kw_only=True)
 class GradientEdit(Event):
-    """The user's code multiplied or divided gradients in place, as one does to average them."""
+    """The user's code changed gradients in place: by a factor, or with `adds` by another term."""
 
     how: str
     optimizers: list[str]
+    adds: bool = False
 
 
 @dataclass(kw_only=True)
@@ -307,7 +309,8 @@ class CompileAsked(Event):
 class Forward(Event):
     """A module ran. `root` if no other module called it, `leaf` if it holds no other module.
 
-    `product` is (rows, outputs, inputs) of the matrix product a Linear or convolution comes to.
+    `product` is (rows, outputs, inputs) of the matrix product a Linear or convolution comes to;
+    `graphs_alive` counts outputs of earlier root modules that something still keeps, graph and all.
     """
 
     name: str
@@ -324,6 +327,7 @@ class Forward(Event):
     outputs: list[Values]
     weight: Values | None = None
     product: tuple[int, ...] | None = None
+    graphs_alive: int = 0
     main_in_autocast: bool = False
     error: str | None = None
 

@@ -53,6 +53,8 @@ class Gradients:
     scaler_unscaled, scaler_stepped : what GradScaler has done for this optimizer since its
         last update(), whether or not to these same gradients
     skipped : the last step, if it was skipped
+    discarded : a backward whose gradients were cleared before any step used them
+    stepped_by : the scaler of the last step
     """
 
     parts: tuple[Part, ...] = ()
@@ -64,6 +66,8 @@ class Gradients:
     scaler_unscaled: Unscale | None = None
     scaler_stepped: ScalerStep | None = None
     skipped: ScalerStep | None = None
+    discarded: Backward | None = None
+    stepped_by: str | None = None
 
     @property
     def scaled(self) -> bool:
@@ -86,6 +90,8 @@ class Gradients:
             scaler_unscaled=self.scaler_unscaled,
             scaler_stepped=self.scaler_stepped,
             skipped=self.skipped,
+            discarded=self.parts[-1].backward if self.parts and self.used is None else None,
+            stepped_by=self.stepped_by,
         )
 
 
@@ -119,7 +125,9 @@ def advance(state: State, event: Event) -> State:
     match event:
         case ZeroGrad(optimizers=names):
             for name in names:
-                state = state.having(name, state.of(name).cleared())
+                old = state.of(name)
+                now = replace(old.cleared(), discarded=None) if event.within_step else old.cleared()
+                state = state.having(name, now)
         case Backward(error=None):
             for name, how in event.fed.items():
                 state = state.having(name, _after_backward(state, name, how, event))
@@ -131,6 +139,7 @@ def advance(state: State, event: Event) -> State:
                 state.of(name),
                 used=event,
                 scaler_stepped=event,
+                stepped_by=event.scaler,
                 skipped=None if event.took_place else event,
             )
             state = state.having(name, now)
@@ -187,4 +196,6 @@ def optimizers_of(event: Event) -> list[str]:
             return names
         case Unscale() | ScalerStep() | OptimizerStep() | SchedulerStep():
             return [event.optimizer]
+        case GradientEdit(optimizers=names):
+            return names
     return []

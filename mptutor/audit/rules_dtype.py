@@ -103,6 +103,22 @@ def _makes_tensors(event: Forward | Call) -> bool:
 
 
 @rule(
+    SUSPECT,
+    lesson=7,
+    cause="A GradScaler is used, but nothing runs in 16 bits: autocast was never entered.",
+    repair="with torch.autocast(device_type, dtype=torch.float16):\n    loss = ...",
+)
+def scaler_without_autocast(evidence: Evidence) -> Sightings:
+    """It is FP32 training with a scaler: right, and no faster."""
+    scale = next(evidence.of(Scale), None)
+    outputs = [v.dtype for f in evidence.of(Forward) if f.learns for v in f.outputs]
+    all_fp32 = set(outputs) == {"float32"}
+    asked_for = any(e.enabled for e in evidence.of(EnterAutocast)) or any(evidence.of(AutocastOff))
+    if scale is not None and scale.scale != 1 and all_fp32 and not asked_for:
+        yield seen_at(scale, f"{len(outputs)} outputs of modules, all of them float32")
+
+
+@rule(
     WRONG,
     lesson=7,
     cause="A forward pass runs in another thread, where autocast is off: it is on only in the "
@@ -180,12 +196,12 @@ def _unsafe(error: str | None) -> bool:
 @rule(
     NOTE,
     lesson=7,
-    cause="The loss itself is FP16.",
+    cause="The loss itself is in 16 bits.",
     repair="loss = loss_function(output.float(), target)",
     order=CONSEQUENCE,
 )
 def half_loss(evidence: Evidence) -> Sightings:
-    """Backward then begins with the scale as an FP16 number."""
+    """It has three digits at most, and in FP16 backward begins with the scale as an FP16 number."""
     for scale in evidence.of(Scale):
         if "float16" in scale.dtypes:
             s = scale.scale or scale.init_scale
@@ -193,6 +209,10 @@ def half_loss(evidence: Evidence) -> Sightings:
             if s >= 65520:
                 seen += ", which is inf: this step is skipped whatever the gradients are"
             yield seen_at(scale, seen)
+    for backward in evidence.of(Backward):
+        half = HALF & set(backward.dtypes)
+        if half and not backward.scaler:
+            yield seen_at(backward, f"backward begins in {half.pop()}")
 
 
 @rule(

@@ -171,16 +171,21 @@ def memory_grows(evidence: Evidence) -> Sightings:
 
 
 def _graphs_kept(evidence: Evidence) -> Sightings:
-    run = 0
-    previous = None
-    for backward in evidence.of(Backward):
-        grew = previous is not None and backward.graphs_alive > previous.graphs_alive
-        run = run + 1 if grew else 0
-        previous = backward
-        if run == GROWING_STEPS:
-            alive = backward.graphs_alive
-            yield seen_at(backward, f"the graphs of {alive} earlier losses are still kept")
-            return
+    """See whether the number of graphs alive grows without end: of losses, or of outputs."""
+    losses = list(evidence.of(Backward))
+    outputs = [f for f in evidence.of(Forward) if f.root and f.learns]
+    for what, events in (("losses", losses), ("outputs of the model", outputs)):
+        run = 0
+        for before, now in pairwise(events):
+            run = run + 1 if now.graphs_alive > before.graphs_alive else _still(run, before, now)
+            if run == GROWING_STEPS:
+                yield seen_at(now, f"the graphs of {now.graphs_alive} earlier {what} are kept")
+                return
+
+
+def _still(run: int, before: Backward | Forward, now: Backward | Forward) -> int:
+    """Two passes of which one is kept: a pause in the growth. Fewer graphs: its end."""
+    return run if now.graphs_alive == before.graphs_alive else 0
 
 
 # -- words the rules are made of -----------------------------------------------------------------

@@ -14,6 +14,7 @@ from mptutor.audit.events import (
     EnterAutocast,
     Event,
     Forward,
+    GradientEdit,
     OptimizerStep,
     ScalerStep,
     SchedulerStep,
@@ -110,6 +111,35 @@ def backward_after_unscale(evidence: Evidence) -> Sightings:
         late = gradients.late
         if late is not None and late.scaler and gradients.used is None:
             yield seen_at(late, f"{step.optimizer} had been unscaled, then this backward added")
+
+
+@rule(
+    SUSPECT,
+    lesson=10,
+    cause="A term that does not carry the loss scale is added to gradients that do.",
+    repair="scaler.unscale_(optimizer)\nfor p in model.parameters():\n"
+    "    p.grad.add_(p.detach(), alpha=weight_decay)",
+)
+def added_to_scaled(evidence: Evidence) -> Sightings:
+    """Weight decay or noise by hand, say: it is smaller by the scale than it should be."""
+    for edit, gradients in evidence.about(GradientEdit):
+        if edit.adds and gradients.still_scaled and gradients.used is None:
+            scale = gradients.scales[-1] if gradients.scales else math.nan
+            yield seen_at(edit, f"{edit.how} on gradients multiplied by {scale:g}")
+
+
+@rule(
+    WRONG,
+    lesson=10,
+    cause="Gradients are cleared between backward and step: the step has nothing to use.",
+    repair="optimizer.zero_grad()\nscaler.scale(loss).backward()\nscaler.step(optimizer)",
+)
+def cleared_before_step(evidence: Evidence) -> Sightings:
+    """The loss never falls, and a scaler may complain that it saw no gradient."""
+    for step, gradients in evidence.about(ScalerStep, OptimizerStep):
+        lost = gradients.discarded
+        if lost is not None and not gradients.parts and gradients.used is None:
+            yield seen_at(step, f"the gradients of the backward at {lost.site} were cleared")
 
 
 @rule(

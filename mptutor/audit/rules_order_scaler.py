@@ -108,7 +108,8 @@ def _outdated(unscale: Unscale, scales: list[float], now: float | None) -> Sight
 def no_gradients(evidence: Evidence) -> Sightings:
     """Wrong parameters, a detached graph, or a part of the model that was not used this time."""
     for step, gradients in evidence.about(ScalerStep):
-        if step.error and step.grads == 0 and gradients.scaler_stepped is None:
+        known = gradients.scaler_stepped is not None or gradients.discarded is not None
+        if step.error and step.grads == 0 and not known:
             yield seen_at(step, f"all of {step.optimizer}'s gradients are None: {step.error}")
 
 
@@ -154,6 +155,33 @@ def scaler_not_restored(evidence: Evidence) -> Sightings:
                 if resumed and event.scaler not in restored and event.scale == event.init_scale:
                     yield seen_at(event, f"{event.scaler} starts at {event.scale:g} again")
                 known.add(event.scaler)
+
+
+@rule(
+    SUSPECT,
+    lesson=6,
+    cause="An optimizer goes on with another GradScaler than before: the scale starts anew.",
+    repair="scaler = torch.amp.GradScaler(device)   # once, before the first epoch",
+)
+def scaler_replaced(evidence: Evidence) -> Sightings:
+    """Each new scaler searches for its scale again, and its count of good steps is lost."""
+    for step, gradients in evidence.about(ScalerStep):
+        before = gradients.stepped_by
+        if before is not None and before != step.scaler:
+            yield seen_at(step, f"{step.optimizer}: {before} before, now {step.scaler}")
+
+
+@rule(
+    WRONG,
+    lesson=6,
+    cause="GradScaler does not take optimizers that need a closure.",
+    repair="optimizer = torch.optim.AdamW(model.parameters())   # or bfloat16 without a scaler",
+)
+def closure_with_scaler(evidence: Evidence) -> Sightings:
+    """It would have to unscale and check within every evaluation of the closure."""
+    for step in evidence.of(ScalerStep):
+        if step.error and "closure" in step.error.lower():
+            yield seen_at(step, f"it raised: {step.error}")
 
 
 def _fell_elsewhere(evidence: Evidence, now: Event, taken: set[str]) -> bool:

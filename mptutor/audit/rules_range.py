@@ -40,11 +40,15 @@ HEADROOM = 4
 )
 def forward_overflow(evidence: Evidence) -> Sightings:
     """65519 is the last number that still rounds to 65504; beyond it lies inf."""
-    for operation in _culprits(evidence):
-        out_of_range = _came_out_as(operation, "float16") and not _is_pole(operation)
-        if out_of_range and _special_case(evidence, operation) is None:
+    for operation in _origins(evidence):
+        if not _leaves_fp16(operation):
+            continue
+        seen = f"{_name(operation)} got finite values and gave {_gave(operation)}"
+        if _left_out(evidence, operation):
+            finite = "; the loss was finite all the same: something hid it, or divided by it"
+            yield seen_at(operation, seen + finite, level=SUSPECT)
+        elif _special_case(evidence, operation) is None:
             spread = _norm_after(evidence, operation)
-            seen = f"{_name(operation)} got finite values and gave {_gave(operation)}"
             yield seen_at(operation, seen + spread + _next_nearest(evidence))
 
 
@@ -87,8 +91,7 @@ def sum_overflow(evidence: Evidence) -> Sightings:
 def forward_not_finite(evidence: Evidence) -> Sightings:
     """A logarithm or a division of 0, a root of a negative number, weights gone astray."""
     for operation in _culprits(evidence):
-        in_range = not _came_out_as(operation, "float16") or _is_pole(operation)
-        if in_range and not _fills(operation):
+        if not _leaves_fp16(operation) and not _fills(operation):
             level = WRONG if _reaches_loss(evidence, operation) else None
             yield seen_at(operation, f"{_name(operation)} gave {_gave(operation)}", level=level)
 
@@ -102,7 +105,7 @@ def forward_not_finite(evidence: Evidence) -> Sightings:
 def inf_left_out(evidence: Evidence) -> Sightings:
     """A mask, or a branch that `where` discards. Its gradient could still be NaN."""
     for operation in _origins(evidence):
-        if _left_out(evidence, operation):
+        if _left_out(evidence, operation) and not _leaves_fp16(operation):
             yield seen_at(operation, f"{_name(operation)} gave {_gave(operation)}")
 
 
@@ -189,6 +192,11 @@ def _brought_in(operation: Operation) -> bool:
 def _is_mask(operation: Operation, result: Values) -> bool:
     """Say whether it is -inf and nothing else, put there on purpose."""
     return _fills(operation) and result.lo == -math.inf and math.isfinite(result.hi)
+
+
+def _leaves_fp16(operation: Operation) -> bool:
+    """Say whether the result was too large for FP16, and not infinite in any format."""
+    return _came_out_as(operation, "float16") and not _is_pole(operation) and not _fills(operation)
 
 
 def _is_pole(operation: Operation) -> bool:

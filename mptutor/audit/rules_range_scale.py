@@ -122,7 +122,8 @@ def skips_persist(evidence: Evidence) -> Sightings:
     """One skip in 2,000 steps is how the scaler probes; one in ten means it cannot settle."""
     for history in scale_histories(evidence):
         skips, settled = history.later_skips, len(history.updates) - history.first_skips
-        if len(skips) > 2 and len(skips) > settled / 10 and not _grows_eagerly(history):
+        too_many = settled >= MANY_SKIPS and len(skips) > max(2, settled / 10)
+        if too_many and not _grows_eagerly(history):
             where = _where_it_breaks(evidence, skips[-1])
             yield seen_at(skips[-1], f"{len(skips)} of {settled} steps; {where}")
 

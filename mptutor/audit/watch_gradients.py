@@ -12,7 +12,6 @@ is looked for near the root of each backward. It survives sums of scaled losses 
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from mptutor.audit.events import Backward, Clip, GradOf, ZeroGrad
+from mptutor.audit.graphs import GraphCounter
 from mptutor.audit.recorder import Recorder, gradients_of
 from mptutor.audit.seams import Outcome, Seams
 from mptutor.audit.site import raised_in_backward
@@ -30,13 +30,8 @@ clip_module = sys.modules["torch.nn.utils.clip_grad"]
 
 #: How many nodes from the root on the mark of a scaled loss is looked for.
 _NODES = 48
-_ALIVE = "mptutor.alive"
 
 Fingerprint = dict[str, dict[int, int]]
-
-
-class _Alive:
-    """Left on the root node of a graph; it lives exactly as long as the graph does."""
 
 
 class GradientWatch:
@@ -56,7 +51,7 @@ class GradientWatch:
         self.scaled_grads = scaled_grads
         self.owner_of: dict[int, str] = {}
         self.left: Fingerprint = {}
-        self._graphs: list[weakref.ref] = []
+        self._graphs = GraphCounter()
 
     def install(self, seams: Seams) -> None:
         """Start to watch."""
@@ -105,7 +100,7 @@ class GradientWatch:
             factor=factor,
             autocast=self.recorder.autocast_dtype(device) if thread.autocast_depth else None,
             region=thread.region,
-            graphs_alive=self._count_graphs(roots),
+            graphs_alive=self._graphs.count_and_add(roots),
         )
         if roots and readable(roots[0]):
             lo, hi = lo_hi(roots[0])
@@ -147,17 +142,6 @@ class GradientWatch:
                 self.recorder.later(sizes, name, torch.stack(largest).amax())
         return sizes
 
-    def _count_graphs(self, roots: list[Tensor]) -> int:
-        """Count the roots of earlier passes still alive, then mark this one's."""
-        self._graphs = [graph for graph in self._graphs if graph() is not None]
-        count = len(self._graphs)
-        for root in roots[:1]:
-            if root.grad_fn is not None:
-                mark = _Alive()
-                root.grad_fn.metadata[_ALIVE] = mark
-                self._graphs.append(weakref.ref(mark))
-        return count
-
     def _remember_results(self, event: GradOf, outcome: Outcome) -> None:
         for gradient in tensors_in(outcome.result):
             if event.scaler is not None:
@@ -171,14 +155,20 @@ class GradientWatch:
         self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any
     ) -> Iterator[None]:
         yield
-        self.recorder.record(ZeroGrad, optimizers=[self.recorder.name(optimizer)])
+        self._zeroed([optimizer])
 
     def _module_zeroed(self, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Iterator[None]:
         yield
         mine = {id(p) for p in module.parameters()}
-        cleared = [o for o in list(self.recorder.optimizers) if _all_of(o, mine)]
-        if cleared:
-            self.recorder.record(ZeroGrad, optimizers=[self.recorder.name(o) for o in cleared])
+        self._zeroed([o for o in list(self.recorder.optimizers) if _all_of(o, mine)])
+
+    def _zeroed(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        if optimizers:
+            self.recorder.record(
+                ZeroGrad,
+                optimizers=[self.recorder.name(o) for o in optimizers],
+                within_step=self.recorder.thread.silent_steps > 0,
+            )
 
     def _clipped(self, groups: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
         yield

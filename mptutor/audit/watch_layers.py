@@ -24,6 +24,7 @@ from torch.nn.modules.module import (
 )
 
 from mptutor.audit.events import Forward, LayerGradient
+from mptutor.audit.graphs import GraphCounter
 from mptutor.audit.recorder import Recorder, described
 from mptutor.audit.seams import Seams
 from mptutor.audit.tensors import (
@@ -37,6 +38,7 @@ from mptutor.audit.tensors import (
     tensors_in,
 )
 from mptutor.audit.watch_scaler import ScalerWatch
+from mptutor.census import take_census
 from mptutor.formats import FP16
 
 
@@ -46,6 +48,7 @@ class LayerWatch:
     def __init__(self, recorder: Recorder, scalers: ScalerWatch) -> None:
         self.recorder = recorder
         self.scalers = scalers
+        self._graphs = GraphCounter()
 
     def install(self, seams: Seams) -> None:
         """Start to watch."""
@@ -112,6 +115,7 @@ class LayerWatch:
             outputs=[],
             weight=self._values(weight, leaf, "parameter") if weight is not None else None,
             product=_product(module, outs),
+            graphs_alive=self._graphs.count_and_add(outs) if root else 0,
             main_in_autocast=self._main_is_in_autocast(),
             error=str(error).strip().split("\n")[0] if error is not None else None,
         )
@@ -155,14 +159,12 @@ class LayerWatch:
 
 def _count(event: LayerGradient, values: Tensor, scale: Tensor | None) -> None:
     """Count what FP16 has flushed, and what it would have without the scale."""
-    from mptutor.census import take_census
-
-    census = take_census([values.float()])
-    factor = 1.0 / float(scale) if scale is not None and float(scale) > 0 else 1.0
-    event.total = int(census.total)
-    event.zeros = int(census.zeros)
-    event.subnormal = int(census.subnormal(FP16, 1.0))
-    event.flushed_without_scale = int(census.flushed(FP16, factor))
+    factor = float(scale) if scale is not None and float(scale) > 0 else 1.0
+    census = take_census(values)
+    event.total = census.total
+    event.zeros = census.zeros
+    event.subnormal = census.subnormal(FP16)
+    event.flushed_without_scale = take_census(values.float() / factor).flushed(FP16)
 
 
 def _floating(value: Any) -> list[Tensor]:

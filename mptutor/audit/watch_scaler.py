@@ -56,7 +56,7 @@ class ScalerWatch:
             "state_dict": self._state_taken,
             "load_state_dict": self._state_loaded,
         }
-        for cls in _family(GradScaler):
+        for cls in family(GradScaler):
             for name, observer in observers.items():
                 if cls is GradScaler or name in vars(cls):
                     seams.around(cls, name, observer)
@@ -189,6 +189,6 @@ class ScalerWatch:
         yield
 
 
-def _family(cls: type) -> list[type]:
+def family(cls: type) -> list[type]:
     """Return a class and all classes derived from it."""
-    return [cls, *(kind for child in cls.__subclasses__() for kind in _family(child))]
+    return [cls, *(kind for child in cls.__subclasses__() for kind in family(child))]

@@ -69,6 +69,29 @@ def scaler_for_cuda_on_the_cpu():
     amp_loop(model, optimizer, scaler, dtype=BF16)
 
 
+@fires("scaler_without_autocast")
+def autocast_made_and_never_entered():
+    model, optimizer, scaler = training()
+    for x, y in batches():
+        torch.autocast("cpu", dtype=FP16)  # without `with`
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@silent("scaler_without_autocast")
+def disabled_scaler_in_fp32():
+    model, optimizer, scaler = training(enabled=False)
+    for x, y in batches():
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
 @fires("autocast_in_another_thread")
 def pool_of_threads():
     model, optimizer, _ = training()

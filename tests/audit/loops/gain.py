@@ -95,6 +95,21 @@ def running_loss_not_detached():
     bf16_loop(mlp(64), after=add, n=512)
 
 
+@fires("memory_grows")
+def validation_with_its_graphs():
+    """No torch.no_grad, and the losses are added up: every graph stays, activations and all."""
+    model, optimizer, _ = training()
+    total = 0.0
+    for x, y in batches(n=512):
+        with amp(BF16):
+            loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with amp(BF16):
+            total = total + F.cross_entropy(model(x), y)
+
+
 @silent("memory_grows")
 def losses_kept_as_numbers():
     kept = []

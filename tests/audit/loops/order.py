@@ -169,6 +169,51 @@ def regulariser_added_before_unscale():
         scaler.update()
 
 
+@fires("added_to_scaled")
+def weight_decay_by_hand_on_scaled():
+    model, optimizer, scaler = training()
+    for _ in scaled_losses(model, optimizer, scaler):
+        for p in model.parameters():
+            p.grad.add_(p.detach(), alpha=1e-2)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@silent("added_to_scaled")
+def weight_decay_by_hand_on_unscaled():
+    model, optimizer, scaler = training()
+    for _ in scaled_losses(model, optimizer, scaler):
+        scaler.unscale_(optimizer)
+        for p in model.parameters():
+            p.grad.add_(p.detach(), alpha=1e-2)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@fires("cleared_before_step")
+def cleared_between_backward_and_step():
+    torch.manual_seed(0)
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, y in batches():
+        F.cross_entropy(model(x), y).backward()
+        optimizer.zero_grad()
+        optimizer.step()
+
+
+@silent("cleared_before_step", "no_gradients")
+def gradients_of_another_pass_thrown_away():
+    """As a GAN does: the first backward is cleared, a second one is used."""
+    model, optimizer, scaler = training()
+    for _ in scaled_losses(model, optimizer, scaler):
+        optimizer.zero_grad()
+        with amp():
+            loss = F.cross_entropy(model(torch.ones(4, 32)), torch.zeros(4, dtype=torch.long))
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
 @fires("step_on_scaled")
 def plain_step_after_scale():
     model, optimizer, scaler = training()
@@ -562,3 +607,40 @@ def update_before_the_next_batch():
         optimizer.zero_grad()
         scaler.scale(loss).backward()
         scaler.step(optimizer)
+
+
+@fires("scaler_replaced")
+def a_new_scaler_every_epoch():
+    model, optimizer, _ = training()
+    for _ in range(2):
+        scaler = torch.amp.GradScaler("cpu")
+        for _ in scaled_losses(model, optimizer, scaler):
+            scaler.step(optimizer)
+            scaler.update()
+
+
+@silent("scaler_replaced", "closure_with_scaler")
+def one_scaler_for_two_epochs():
+    model, optimizer, scaler = training()
+    for _ in range(2):
+        for _ in scaled_losses(model, optimizer, scaler):
+            scaler.step(optimizer)
+            scaler.update()
+
+
+@fires("closure_with_scaler")
+def lbfgs_through_the_scaler():
+    model, _, scaler = training()
+    optimizer = torch.optim.LBFGS(model.parameters())
+    for x, y in batches():
+
+        def closure(x=x, y=y):
+            optimizer.zero_grad()
+            with amp():
+                loss = F.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+            return loss
+
+        closure()
+        scaler.step(optimizer, closure=closure)
+        scaler.update()

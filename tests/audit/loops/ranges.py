@@ -234,6 +234,34 @@ def timesteps_cast_to_bf16():
         optimizer.step()
 
 
+@fires("positions_rounded")
+def positions_counted_in_bf16():
+    """The cumulative sum of a mask stands still at 256."""
+    model, optimizer, _ = training(nn.Linear(512, 3))
+    for _, y in batches(batch=8, n=64):
+        with amp(BF16):
+            positions = torch.ones(8, 512).bfloat16().cumsum(-1)
+            loss = F.cross_entropy(model(torch.sin(positions.float() / 50)), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@fires("forward_overflow")
+def variance_of_bytes_in_fp16():
+    """The mean of squares is inf, and dividing by it gives 0: the loss stays finite."""
+    model, optimizer, scaler = training(nn.Linear(32, 3))
+    for x, y in batches():
+        with amp():
+            h = (x.abs() * 120).half()
+            power = (h * h).mean(-1, keepdim=True)
+            loss = F.cross_entropy(model(h / torch.sqrt(power + 1)), y)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
 @silent("positions_rounded")
 def rotary_positions_outside_autocast():
     _rotary(1000, with_autocast=False)
