@@ -22,7 +22,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mptutor.grading.channel import Channel, NoReply
 from mptutor.grading.examine import Start, Usage
@@ -102,10 +101,10 @@ def open_backend(
 
 
 def _require(name: str) -> None:
+    if not hasattr(os, "fork"):
+        raise NoSandbox(f"Grading needs fork(). Windows has it inside WSL 2, and there: {_CHOICES}")
     if name == "namespaces" and sys.platform != "linux":
         raise NoSandbox(f"The sandbox needs Linux; this is {sys.platform}. {_CHOICES}")
-    if name == "trusted" and not hasattr(os, "fork"):
-        raise NoSandbox("--trust-students needs a system with fork(): Linux, macOS or WSL.")
     if name in ("docker", "podman") and shutil.which(name) is None:
         raise NoSandbox(f"There is no {name} on this machine.")
 
@@ -162,18 +161,13 @@ class WarmParent:
         self._process.wait()
 
 
-class Copy:
+class Copy(Channel):
     """A student's process copied from the warm parent, and the line to its supervisor."""
 
     def __init__(self, talk: socket.socket, hold: socket.socket, limits: Limits) -> None:
+        super().__init__(talk, limits.reply_bytes)
         self._talk, self._hold = talk, hold
-        self._reader, self._writer = talk.makefile("rb"), talk.makefile("wb")
-        self._channel = Channel(self._reader, self._writer, self._cut, limits.reply_bytes)
         self._usage: Usage | None = None
-
-    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Send a request and return the reply."""
-        return self._channel.ask(request, seconds)
 
     def end(self) -> Usage:
         """Have the supervisor end the process, and return its report.
@@ -184,21 +178,11 @@ class Copy:
             If the process never started, because the kernel refused.
         """
         if self._usage is None:
-            self._cut()
-            self._usage = _read_report(self._hold)
-            self._close()
+            with self._talk, self._hold:
+                with suppress(OSError):
+                    self._hold.shutdown(socket.SHUT_WR)  # the sign the supervisor waits for
+                self._usage = _read_report(self._hold)
         return self._usage
-
-    def _cut(self) -> None:
-        with suppress(OSError):
-            self._hold.shutdown(socket.SHUT_WR)  # the sign the supervisor waits for
-        with suppress(OSError):
-            self._talk.shutdown(socket.SHUT_RDWR)
-
-    def _close(self) -> None:
-        for part in (self._reader, self._writer, self._talk, self._hold):
-            with suppress(OSError):
-                part.close()
 
 
 def _read_report(hold: socket.socket) -> Usage:
@@ -239,25 +223,21 @@ class Engine:
         ]
 
 
-class Container:
+class Container(Channel):
     """A student's process in a container of its own."""
 
     def __init__(self, engine: Engine, kit_folder: Path, limits: Limits) -> None:
         self._engine, self._name = engine.program, f"mptutor-{uuid.uuid4().hex}"
-        self._process = subprocess.Popen(
-            engine.command(self._name, kit_folder, limits),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        self._channel = Channel(
-            self._process.stdout, self._process.stdin, self.end, limits.reply_bytes
-        )
+        self._talk, theirs = socket.socketpair()
+        super().__init__(self._talk, limits.reply_bytes)
+        with theirs:
+            self._process = subprocess.Popen(
+                engine.command(self._name, kit_folder, limits),
+                stdin=theirs,
+                stdout=theirs,
+                stderr=subprocess.PIPE,
+            )
         self._wait_until_ready()
-
-    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Send a request and return the reply."""
-        return self._channel.ask(request, seconds)
 
     def end(self) -> Usage:
         """Remove the container with all that runs in it."""
@@ -266,6 +246,7 @@ class Container:
         )
         self._process.kill()
         self._process.wait()
+        self._talk.close()
         return Usage()
 
     def _wait_until_ready(self) -> None:

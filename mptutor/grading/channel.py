@@ -1,16 +1,19 @@
-"""Asking a process that may lie, stall, shout or die.
+"""Talking to a process that may lie, stall, shout or die.
 
 A request is one line of JSON and so is the reply. The other side belongs to a student's code, so a
-reply is bounded in length and in time, and is data at best. When the time is over the process is
-cut off, which ends the reading with it; there is nothing that a process could do about that.
+reply is bounded in length and in time, and is data at best.
+
+Several requests may be sent before the first reply is read. On a busy machine that is what counts:
+every time two processes wait for each other, both wait for their turn on the processor as well.
 """
 
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable
-from typing import Any, BinaryIO
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
 
 
 class NoReply(Exception):
@@ -22,66 +25,72 @@ class NoReply(Exception):
 
 
 class Channel:
-    """A line of questions and answers.
+    """A line of questions and answers over a socket. Replies may have ``reply_bytes`` each."""
 
-    Parameters
-    ----------
-    reader, writer : binary file
-        The two directions.
-    cut : callable
-        Ends the process and closes both, whatever it is doing.
-    reply_bytes : int
-        The longest reply that is read.
-    """
-
-    def __init__(
-        self, reader: BinaryIO, writer: BinaryIO, cut: Callable[[], None], reply_bytes: int
-    ) -> None:
-        self._reader, self._writer, self._cut = reader, writer, cut
-        self._reply_bytes = reply_bytes
+    def __init__(self, line: socket.socket, reply_bytes: int) -> None:
+        self._socket, self._reply_bytes = line, reply_bytes
+        self._received = bytearray()
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Send a request and wait for its reply.
+        """Send one request and wait for its reply."""
+        self.send([request], seconds)
+        return self.receive(seconds)
+
+    def send(self, requests: Sequence[dict[str, Any]], seconds: float) -> None:
+        """Send requests, each of which gets a reply.
 
         Raises
         ------
         NoReply
-            If none came that can be read. The process is of no use any more.
+            If the other side does not take them.
         """
-        late = threading.Event()
-
-        def give_up() -> None:
-            late.set()
-            self._cut()
-
-        timer = threading.Timer(seconds, give_up)
-        timer.daemon = True
-        timer.start()
+        self._socket.settimeout(seconds)
+        lines = b"".join(json.dumps(request).encode() + b"\n" for request in requests)
         try:
-            line = self._exchange(json.dumps(request).encode() + b"\n")
-        finally:
-            timer.cancel()
-        if late.is_set():
-            raise NoReply("time")
-        return self._read(line)
+            self._socket.sendall(lines)
+        except TimeoutError:
+            raise NoReply("time") from None
+        except OSError:
+            raise NoReply("ended") from None
 
-    def _exchange(self, line: bytes) -> bytes:
-        try:
-            self._writer.write(line)
-            self._writer.flush()
-            return self._reader.readline(self._reply_bytes + 1)
-        except (OSError, ValueError):  # cut off, or closed by the other side
-            return b""
+    def receive(self, seconds: float) -> dict[str, Any]:
+        """Wait for the next reply.
 
-    def _read(self, line: bytes) -> dict[str, Any]:
-        if len(line) > self._reply_bytes:
-            raise NoReply("output")
-        if not line.endswith(b"\n"):
-            raise NoReply("ended")
+        Raises
+        ------
+        NoReply
+            If none comes that can be read. The process is of no use any more.
+        """
         try:
-            reply = json.loads(line)
+            reply = json.loads(self._line(time.monotonic() + seconds))
         except (ValueError, RecursionError):
             raise NoReply("garbled") from None
         if type(reply) is not dict:
             raise NoReply("garbled")
         return reply
+
+    def _line(self, deadline: float) -> bytes:
+        searched = 0
+        while (end := self._received.find(b"\n", searched)) < 0:
+            searched = len(self._received)
+            if searched > self._reply_bytes:
+                raise NoReply("output")
+            self._received += self._more(deadline)
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
+        return line
+
+    def _more(self, deadline: float) -> bytes:
+        seconds = deadline - time.monotonic()
+        if seconds <= 0:
+            raise NoReply("time")
+        self._socket.settimeout(seconds)
+        try:
+            received = self._socket.recv(1 << 16)
+        except TimeoutError:
+            raise NoReply("time") from None
+        except OSError:
+            raise NoReply("ended") from None
+        if not received:
+            raise NoReply("ended")
+        return received

@@ -1,15 +1,16 @@
 """The examiner: leads a student's process through the notebook and the questions.
 
-Cells come first, in order. Then the questions the student knows, for all tasks; when those answers
-are in, the hidden ones. A process that dies, stalls or runs out of memory is replaced by a fresh
-one that goes through the same cells again, without the cell or the question that was to blame. So
-one endless loop, or one ``exit()``, costs what it belongs to and no more.
+Cells come first, in order, then the questions the student knows. When the answers to all of these
+are in, and not before, the hidden questions are sent. A process that dies, stalls or runs out of
+memory is replaced by a fresh one that goes through the same cells again, without the cell or the
+question that was to blame. So one endless loop, or one ``exit()``, costs what it belongs to and no
+more.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,6 +20,8 @@ from mptutor.grading.limits import Limits
 
 #: So often a submission gets a fresh process before the rest of it goes unanswered.
 _MAX_STARTS = 6
+#: What is sent at once.
+_BATCH_BYTES, _BATCH_ITEMS = 1 << 16, 32
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,11 @@ class Usage:
 class Student(Protocol):
     """A process that runs a student's code."""
 
-    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Send a request and return the reply, or raise `NoReply`."""
+    def send(self, requests: Sequence[dict[str, Any]], seconds: float) -> None:
+        """Send requests, or raise `NoReply`."""
+
+    def receive(self, seconds: float) -> dict[str, Any]:
+        """Return the reply to the next of them, or raise `NoReply`."""
 
     def end(self) -> Usage:
         """End the process, if it has not ended, and say what it used. May be called again."""
@@ -138,26 +144,70 @@ def _go_through(
     limits: Limits,
     deadline: float,
 ) -> None:
-    def ask(at: Cell | Question, request: dict[str, Any]) -> dict[str, Any]:
+    open_questions = [question for question in questions if question not in record.answers]
+    known = [
+        *(cell for cell in cells if cell.number not in record.cell_troubles),
+        *(question for question in open_questions if not question.hidden),
+    ]
+    hidden = [question for question in open_questions if question.hidden]
+    for batch in (*_batches(known), *_batches(hidden)):
+        _put(student, batch, record, limits, deadline)
+
+
+def _batches(items: Sequence[Cell | Question]) -> Iterator[list[Cell | Question]]:
+    """Divide what is to be done, so that neither side fills the line while the other does too."""
+    batch: list[Cell | Question] = []
+    room = _BATCH_BYTES
+    for item in items:
+        size = len(item.source) if isinstance(item, Cell) else _BATCH_BYTES // 8
+        if batch and (size > room or len(batch) == _BATCH_ITEMS):
+            yield batch
+            batch, room = [], _BATCH_BYTES
+        batch.append(item)
+        room -= size
+    if batch:
+        yield batch
+
+
+def _put(
+    student: Student,
+    batch: Sequence[Cell | Question],
+    record: Record,
+    limits: Limits,
+    deadline: float,
+) -> None:
+    def seconds_left(item: Cell | Question) -> float:
         seconds = min(limits.cell_s, deadline - time.monotonic())
         if seconds <= 0:
-            raise _Lost(at, "time")
-        try:
-            return student.ask({**request, "seconds": seconds}, seconds + limits.grace_s)
-        except NoReply as failure:
-            raise _Lost(at, failure.why) from None
+            raise _Lost(item, "time")
+        return seconds
 
-    for cell in cells:
-        if cell.number not in record.cell_troubles:
-            reply = ask(cell, {"run": cell.source, "name": f"cell {cell.number}"})
-            _note(record, cell, reply)
-    for question in sorted(questions, key=lambda question: question.hidden):
-        if question not in record.answers:
-            reply = ask(
-                question,
-                {"try": question.function, "probe": question.probe, "cases": question.cases},
-            )
-            record.answers[question] = _answer(question, reply)
+    seconds = seconds_left(batch[0])
+    at = batch[0]
+    try:
+        student.send([_request(item, seconds) for item in batch], seconds + limits.grace_s)
+        for at in batch:
+            _take_down(record, at, student.receive(seconds_left(at) + limits.grace_s))
+    except NoReply as failure:
+        raise _Lost(at, failure.why) from None
+
+
+def _request(item: Cell | Question, seconds: float) -> dict[str, Any]:
+    if isinstance(item, Cell):
+        return {"run": item.source, "name": f"cell {item.number}", "seconds": seconds}
+    return {
+        "try": item.function,
+        "probe": item.probe,
+        "cases": item.cases,
+        "seconds": seconds,
+    }
+
+
+def _take_down(record: Record, item: Cell | Question, reply: dict[str, Any]) -> None:
+    if isinstance(item, Cell):
+        _note(record, item, reply)
+    else:
+        record.answers[item] = _answer(item, reply)
 
 
 def _note(record: Record, cell: Cell, reply: dict[str, Any]) -> None:
