@@ -171,21 +171,26 @@ def memory_grows(evidence: Evidence) -> Sightings:
 
 
 def _graphs_kept(evidence: Evidence) -> Sightings:
-    """See whether the number of graphs alive grows without end: of losses, or of outputs."""
+    """See whether more graphs are alive at the end of each step, of losses or of outputs."""
     losses = list(evidence.of(Backward))
     outputs = [f for f in evidence.of(Forward) if f.root and f.learns]
     for what, events in (("losses", losses), ("outputs of the model", outputs)):
-        run = 0
-        for before, now in pairwise(events):
-            run = run + 1 if now.graphs_alive > before.graphs_alive else _still(run, before, now)
-            if run == GROWING_STEPS:
-                yield seen_at(now, f"the graphs of {now.graphs_alive} earlier {what} are kept")
-                return
+        fewest = _fewest_graphs(events)
+        growth = [now.graphs_alive > before.graphs_alive for before, now in pairwise(fewest)]
+        if len(growth) >= GROWING_STEPS and all(growth[-GROWING_STEPS:]):
+            alive = fewest[-1].graphs_alive
+            yield seen_at(fewest[-1], f"the graphs of {alive} earlier {what} are kept")
+            return
 
 
-def _still(run: int, before: Backward | Forward, now: Backward | Forward) -> int:
-    """Two passes of which one is kept: a pause in the growth. Fewer graphs: its end."""
-    return run if now.graphs_alive == before.graphs_alive else 0
+def _fewest_graphs(events: list[Backward] | list[Forward]) -> list[Backward | Forward]:
+    """Return, of each step, the event at which the fewest graphs were alive."""
+    fewest: dict[int, Backward | Forward] = {}
+    for event in events:
+        known = fewest.get(event.step)
+        if known is None or event.graphs_alive < known.graphs_alive:
+            fewest[event.step] = event
+    return list(fewest.values())
 
 
 # -- words the rules are made of -----------------------------------------------------------------

@@ -14,6 +14,9 @@ Three promises are kept here and nowhere else. An error inside an observer is no
 reaches the loop. Observers change nothing: they run without autograd and without
 `__torch_function__`. And `undo` takes everything back in reverse order, but leaves alone what
 somebody else has wrapped on top of it in the meantime.
+
+What no seam shows is a bound method stored before the audit began (``step = optimizer.step``
+calls the hooks all the same, but ``update = scaler.update`` is the function as it was).
 """
 
 from __future__ import annotations

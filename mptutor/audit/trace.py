@@ -89,15 +89,22 @@ def story(trace: Trace) -> list[str]:
     A right loop with clipping reads
     ``zero_grad autocast scale backward unscale_ clip step update``.
     """
+    words = [word for word in map(_word, trace.events) if word is not None]
+    opening = {"autocast", "scale", "backward", "backward(in autocast)"}
+    if "zero_grad" in words and _comes_first("zero_grad", words):
+        opening.add("zero_grad")
     lines: list[list[str]] = [[]]
-    for event in trace.events:
-        word = _word(event)
-        if word is None:
-            continue
-        if word in ("zero_grad", "autocast", "scale") and any("step" in w for w in lines[-1]):
+    for word in words:
+        if word in opening and any("step" in w for w in lines[-1]):
             lines.append([])
         lines[-1].append(word)
     return [" ".join(_counted(line)) for line in lines if line]
+
+
+def _comes_first(word: str, words: list[str]) -> bool:
+    """Say whether a word is used before the first backward: as the opening of a step."""
+    first = next((i for i, w in enumerate(words) if w.startswith("backward")), len(words))
+    return word in words[:first]
 
 
 def _word(event: Event) -> str | None:

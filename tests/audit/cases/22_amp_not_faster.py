@@ -31,7 +31,7 @@ def bench(n, dt):
     return (time.perf_counter() - t) / 5
 
 
-for n in (16, 512):
+for n in (16, 256):
     print(
         n,
         {
