@@ -219,6 +219,15 @@ def test_stochastic_takes_numbers_far_below_an_ulp_to_zero_whatever_their_sign()
             assert (torch.signbit(x_q) == (sign < 0)).all()
 
 
+@pytest.mark.parametrize("draw", [2**63 - 1, -(2**63), 0, -1])
+def test_stochastic_is_certain_where_nothing_is_left_to_chance(draw, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "random_", lambda x, *_, **__: x.fill_(draw))
+    x = torch.tensor([1.0, -1.0, 0.0, -0.0, 1e-16, -1e-16])
+    for dtype in (torch.float32, torch.float64):
+        x_q = mpt.quantize(x.to(dtype), "FP16", "stochastic")
+        assert_same_numbers(x_q, [1.0, -1.0, 0.0, -0.0, 0.0, -0.0])
+
+
 def test_stochastic_obeys_the_generator_and_leaves_the_others_alone():
     x = torch.rand(1001)
 
