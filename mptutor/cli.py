@@ -15,6 +15,8 @@ VERBS = {
     "check": ("mptutor.checks.run", "check the exercises in one of your notebooks"),
     "progress": ("mptutor.checks.progress", "show which exercises you have solved"),
     "audit": ("mptutor.audit.cli", "look over a training script: what is wrong, and the repair"),
+    "forecast": ("mptutor.forecast.cli", "forecast memory and time on a GPU you don't have"),
+    "record": ("mptutor.records.cli", "run all experiments on this GPU and write a record"),
     "doctor": ("mptutor.doctor", "check this machine; every problem comes with its remedy"),
     "grade": ("mptutor.grading.cli", "grade a class, each submission in a sandbox of its own"),
 }
