@@ -42,7 +42,7 @@ ROUNDING_MODES = ("nearest_even", "toward_zero", "up", "down", "stochastic")
 #: random draw serves two elements.
 _PIECE = 2**18
 _STOCHASTIC_PIECE = 2**16
-_CAST_PIECE = 2**19
+_CAST_PIECE = 2**21
 
 
 class _Layout(NamedTuple):
