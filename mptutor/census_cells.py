@@ -35,10 +35,11 @@ from mptutor.formats import FP32
 #: From a gap of 2^23 to a gap of 1, both included, there are two steps and two spaces an octave.
 CELLS_PER_BINADE = 4 * FP32.mantissa_bits + 1
 
-#: Values filed at a time: 1 MiB of FP32, for which calling torch costs next to nothing. And filed
-#: values counted at a time, since a count clears and reads a table of 400 KB.
-_PIECE = 2**18
-_BATCH = 2**20
+#: Values filed at a time: 1 MiB of FP32, which the caches of a CPU hold while torch's calls cost
+#: next to nothing. And filed values counted at a time, since counting clears and reads a table of
+#: 400 KB. Other devices want long vectors, within reason.
+_PIECE, _BATCH = 2**18, 2**20
+_PIECE_ELSEWHERE = 2**24
 
 _MANTISSA = FP32.mantissa_bits
 _SIGN_AND_EXPONENT = -(2**_MANTISSA)  # as bits of an int32: nine ones, then zeros
@@ -96,11 +97,13 @@ def _filed_batches(tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
     """File the values of all tensors; yield their places in the table, ``_BATCH`` at a time."""
     size = sum(tensor.numel() for tensor in tensors)
     device = tensors[0].device
-    filed = torch.empty(min(size, _BATCH), dtype=torch.int32, device=device)
-    scratch = torch.empty(2, min(size, _PIECE), dtype=torch.int32, device=device)
+    on_cpu = device.type == "cpu"
+    piece = min(size, _PIECE if on_cpu else _PIECE_ELSEWHERE)
+    filed = torch.empty(min(size, max(piece, _BATCH)), dtype=torch.int32, device=device)
+    scratch = torch.empty(2, piece, dtype=torch.int32, device=device)
     used = 0
     for tensor in tensors:
-        for x in tensor.detach().reshape(-1).split(_PIECE):
+        for x in tensor.detach().reshape(-1).split(max(piece, 1)):
             if used + len(x) > len(filed):
                 yield filed[:used]
                 used = 0
@@ -123,8 +126,7 @@ def _file(x: torch.Tensor, scratch: torch.Tensor, out: torch.Tensor) -> None:
     # Steps, rounded up and rounded down: equal on a step, and one apart in the space between two.
     # Their sum counts cells, and is -1 here for a full gap and -93 for the smallest.
     torch.add(down, 2**_BELOW_STEP - 1 - (2 * _STEPS_AT_FULL_GAP + 1) * 2**_BELOW_STEP, out=up)
-    up.bitwise_right_shift_(_BELOW_STEP)
-    down.bitwise_right_shift_(_BELOW_STEP)
+    scratch.bitwise_right_shift_(_BELOW_STEP)
     up.add_(down)
     # Sign and exponent field, from -256 to 255, say where in the row.
     torch.bitwise_right_shift(bits, _MANTISSA, out=out)

@@ -353,7 +353,7 @@ def test_json_reads_back_equal():
 
 def test_a_census_shows_itself_and_cannot_be_changed():
     census = take_census(planted(mpt.FP16))
-    assert f"{census.total:,} values" in str(census)
+    assert f"{census.total:,} values" in str(census) and str(census) in repr(census)
     assert "FP8_E4M3" in census._repr_html_() and census._repr_html_().count("<tr>") == 8
     assert hash(census) == hash(take_census(planted(mpt.FP16)))
     with pytest.raises(AttributeError):
