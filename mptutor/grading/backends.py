@@ -37,6 +37,11 @@ _CHOICES = (
 )
 _NOBODY = 65534
 _CONTAINER_START_S = 120
+_NO_OTHER_COPY = """
+import os, sys
+assert not [p for p in sys.path if p != "/kit" and os.path.exists(os.path.join(p, "mptutor"))]
+del os, sys
+"""
 _TORCH_BYTES = 1 << 30  # what a process holds once it has imported torch, with room to spare
 _PASSED_ON = ("LD_LIBRARY_PATH", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
@@ -68,7 +73,8 @@ def open_backend(
     withheld : sequence of str
         Modules of this package that students' code must do without.
     image : str
-        The container image, for ``docker`` and ``podman``. It needs Python and torch.
+        The container image, for ``docker`` and ``podman``. It holds Python and torch, and nothing
+        of this package.
     container_options : sequence of str
         Further options for their ``run``, such as ``"--gpus=all"``.
 
@@ -250,19 +256,26 @@ class Container(Channel):
         return Usage()
 
     def _wait_until_ready(self) -> None:
-        """Wait for torch to be imported, at nobody's expense, and for a reason if there is one.
+        """Wait for torch to be imported, at nobody's expense, and look around.
 
         Raises
         ------
         NoSandbox
-            If the engine does not run the container.
+            If the engine does not run the container, or the image holds this package.
         """
+        look = {"run": _NO_OTHER_COPY, "name": "a look around", "seconds": _CONTAINER_START_S}
         try:
-            self.ask({"run": "", "name": "", "seconds": _CONTAINER_START_S}, _CONTAINER_START_S)
+            error = self.ask(look, _CONTAINER_START_S)["error"]
         except NoReply:
             self.end()
             said = self._process.stderr.read().decode(errors="replace").strip() or "nothing"
             raise NoSandbox(f"{self._engine} ran no container; it said: {said[-500:]}") from None
+        if error:
+            self.end()
+            raise NoSandbox(
+                "The image holds this package, so students' code could read the answers. Take one "
+                "with Python and torch alone, as deploy/Containerfile makes with --target torch."
+            )
 
 
 def _environment() -> dict[str, str]:

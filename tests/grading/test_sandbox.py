@@ -1,13 +1,19 @@
 """What a student's process can see, and what it cannot do. The kernel is the oracle."""
 
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 import mptutor
+from mptutor.grading.backends import NoSandbox, WarmParent
+from mptutor.grading.kit import kit, view_of
 from mptutor.grading.sandbox_linux import _shown_by_no_other
 from mptutor.grading.seccomp import build
+from mptutor.grading.supervise import Order
+from tests.grading.exercise01 import LIMITS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
 REPO = Path(mptutor.__file__).resolve().parents[1]
@@ -142,6 +148,43 @@ def test_visible_paths_bring_along_what_lies_below_down_to_hidden_ones():
     kept = _shown_by_no_other(visible, ["/usr/src/app"])
     assert set(kept) == {"/usr", "/opt/x", "/tmp/kit", "/usr/src/app/.venv"}
     assert kept.index("/usr") < kept.index("/usr/src/app/.venv")
+
+
+def test_an_installed_package_is_hidden_inside_what_is_visible():
+    """Installed, the package lies among the libraries, which the sandbox has to show."""
+    libraries = Path(tempfile.mkdtemp(prefix="mptutor-libraries-"))
+    libraries.chmod(0o755)
+    installed, environment = libraries / "mptutor", libraries / "mptutor" / ".venv"
+    for place, text in ((libraries, "other"), (installed, "answers"), (environment, "python")):
+        place.mkdir(exist_ok=True)
+        (place / "module.py").write_text(text)
+    source = f"""
+import os
+assert open("{libraries}/module.py").read() == "other"
+assert not os.path.exists("{installed}/module.py")
+assert open("{environment}/module.py").read() == "python"
+for path in ("{libraries}/x", "{installed}/x"):
+    try:
+        open(path, "w")
+    except OSError:
+        continue
+    raise RuntimeError(path)
+"""
+    with kit() as folder:
+        view = view_of(folder)
+        visible = (*view.visible, str(libraries), str(environment))
+        order = Order(LIMITS, visible=visible, hidden=(*view.hidden, str(installed)))
+        parent = WarmParent(folder, order, [])
+        try:
+            student = parent.start()
+            reply = student.ask({"run": source, "name": "cell 1", "seconds": 1}, 5)
+            student.end()
+        except NoSandbox as why:
+            pytest.skip(str(why))
+        finally:
+            parent.close()
+            shutil.rmtree(libraries)
+    assert reply["error"] is None
 
 
 def test_the_filter_is_well_formed():
