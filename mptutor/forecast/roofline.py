@@ -6,16 +6,16 @@ all.  Williams, Waterman and Patterson, *Roofline* (2009), drew the first two as
 arithmetic intensity, FLOP per byte; small networks live under the third.
 
 No kernel gets what the data sheet promises.  `Efficiency` says what share it gets, in constants
-that were fitted, and then rounded, to twenty published ResNet-50 measurements on five GPUs.  How
-good they are shows on what they were not fitted to: `tests/published.py` holds both.
+that were fitted, and then rounded, to twenty published ResNet-50 measurements on six GPUs.  How
+good they are shows on what they were not fitted to, BERT and twenty networks for images:
+`tests/published.py` holds all of them.
 
 The layout of images counts as much as their format.  Tensor Cores read channels last (NHWC), and
 torch's default is channels first (NCHW), so cuDNN transposes what goes into a convolution and what
 comes out, which moves every byte twice more.  That is why published speed-ups of AMP in NHWC over
 TF32 in NCHW are larger than those of AMP alone.
 
-What this does not know: which algorithm cuDNN takes (Winograd needs fewer multiplications than are
-counted, so FP32 may seem to beat the data sheet), shapes that fit the units badly, caches, clocks
+What this does not know: which algorithm cuDNN takes, shapes that fit the units badly, caches, clocks
 that rise or throttle, several GPUs, waiting for data, code fused by ``torch.compile``.
 """
 
@@ -35,8 +35,11 @@ class Efficiency:
 
     Attributes
     ----------
-    cores, tensor_cores
-        Share of the arithmetic rate.
+    cores, cores_convolution, tensor_cores
+        Share of the arithmetic rate: of FP32 products, of FP32 convolutions, which cuDNN computes
+        with fewer multiplications than are counted (Winograd), and of anything on Tensor Cores.
+        The first is from a benchmark of matrix products, 14 of 16 TFLOP/s on a V100
+        (github.com/mli/transformers-benchmarks).
     hbm, gddr
         Share of the bandwidth, by the kind of memory, for bytes counted once an operand: a kernel
         that reads an operand twice, as batch norm does, is part of the share.
@@ -46,7 +49,8 @@ class Efficiency:
         The least that any operation takes; ordinary PyTorch, a launch an operation.
     """
 
-    cores: float = 1.0
+    cores: float = 0.88
+    cores_convolution: float = 1.0
     tensor_cores: float = 0.75
     hbm: float = 0.60
     gddr: float = 0.75
@@ -96,7 +100,7 @@ def cost(
         See `arithmetic_rate`.
     """
     flops, on_tensor_cores = arithmetic_rate(operation, gpu, tf32_products)
-    share = efficiency.tensor_cores if on_tensor_cores else efficiency.cores
+    share = _share(operation, on_tensor_cores, efficiency)
     moved_bytes = operation.moved_bytes
     if operation.kind == "convolution" and on_tensor_cores and not channels_last:
         moved_bytes *= 1 + efficiency.transpose
@@ -105,6 +109,14 @@ def cost(
         memory_s=moved_bytes / bandwidth(gpu, efficiency),
         launch_s=efficiency.launch_s,
     )
+
+
+def _share(operation: Operation, on_tensor_cores: bool, efficiency: Efficiency) -> float:
+    if on_tensor_cores:
+        return efficiency.tensor_cores
+    if operation.kind == "convolution":
+        return efficiency.cores_convolution
+    return efficiency.cores
 
 
 def bandwidth(gpu: Gpu, efficiency: Efficiency = FITTED) -> float:
