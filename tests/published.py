@@ -42,8 +42,6 @@ RECIPE = "discuss.pytorch.org/t/134442: PyTorch's AMP recipe on an RTX 3080"
 O2 = "FP16 + master + scaler"
 
 DEPTHWISE = "depthwise convolutions: kernels for them get less of the bandwidth than others"
-    "FP32 products with a batch of 8 x 384 rows: cuBLAS gets less of the cores than assumed"
-)
 
 
 @dataclass(frozen=True)

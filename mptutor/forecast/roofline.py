@@ -15,8 +15,8 @@ torch's default is channels first (NCHW), so cuDNN transposes what goes into a c
 comes out, which moves every byte twice more.  That is why published speed-ups of AMP in NHWC over
 TF32 in NCHW are larger than those of AMP alone.
 
-What this does not know: which algorithm cuDNN takes, shapes that fit the units badly, caches, clocks
-that rise or throttle, several GPUs, waiting for data, code fused by ``torch.compile``.
+What this does not know: which algorithm cuDNN takes, shapes that fit the units badly, caches,
+clocks that rise or throttle, several GPUs, waiting for data, code fused by ``torch.compile``.
 """
 
 from __future__ import annotations
