@@ -517,3 +517,35 @@ def test_memory_is_that_of_a_step_on_this_gpu(recipe):
     assert forecast("resnet18", batch=64, recipe=recipe).peak_bytes == pytest.approx(
         measured, rel=0.1
     )
+
+
+# --- the pictures
+
+
+def test_the_memory_picture_has_every_part_of_every_bar():
+    from mptutor.plots.forecast import plot_memory
+
+    forecasts = [forecast("small_cnn", batch=64, recipe=recipe) for recipe in ("fp32", "amp-fp16")]
+    picture = plot_memory(forecasts)
+    assert "Forecast" in picture.get_suptitle()
+    (axes,) = picture.axes
+    drawn = sum(bar.get_width() for bar in axes.patches)
+    assert drawn == pytest.approx(sum(f.peak_bytes for f in forecasts) / 1e9)
+    assert [t.get_text() for t in axes.get_yticklabels()] == ["AMP FP16", "FP32"]
+    assert f"FP32 {forecasts[0].peak_bytes / 1e9:.3g} GB" in picture.alt
+
+
+def test_no_layer_breaks_through_the_roof():
+    from mptutor.plots.forecast import plot_roofline
+
+    f = forecast("resnet18", batch=64, gpu="T4", channels_last=True)
+    picture = plot_roofline(f)
+    (axes,) = picture.axes
+    layers = [line for line in axes.lines if line.get_marker() in "^os"]
+    assert sum(len(line.get_xdata()) for line in layers) == sum(c.flop > 0 for c in f.layers)
+    for line in layers:
+        for intensity, tflops in zip(*line.get_data(), strict=True):
+            roof = min(f.roof.reached_flops, intensity * f.roof.reached_bytes_per_s) / 1e12
+            assert tflops <= roof * 1.0001
+    assert "Forecast" in picture.get_suptitle()
+    assert "T4" in picture.alt
