@@ -24,7 +24,8 @@ from mptutor.audit.call_names import (
     TO_FP32,
     TO_HALF,
 )
-from mptutor.audit.events import Call, Clip, GradientEdit, GradOf, ZeroGrad
+from mptutor.audit.events import Clip, GradientEdit, GradOf, ZeroGrad
+from mptutor.audit.events_forward import Call
 from mptutor.audit.recorder import Recorder
 from mptutor.audit.site import Site, called_by_torch, here
 from mptutor.audit.tensors import HALF, readable, sample
@@ -54,11 +55,11 @@ class Probes:
         return None
 
     def after(
-        self, event: Call, name: str, args: tuple, kwargs: dict, output: Tensor, token: Any
+        self, event: Call, name: str, args: tuple, kwargs: dict, output: Tensor, update: Any
     ) -> None:
         """Look at a call that was made."""
-        if token is not None:
-            old, wanted = token
+        if update is not None:
+            old, wanted = update
             self._compare(event, wanted, sample(args[0]) == old)
         self._carried_average(event, name, args, output)
         self._positions(event, name, args, kwargs, output)

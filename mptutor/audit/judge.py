@@ -8,9 +8,11 @@ from mptutor.audit import (  # noqa: F401  (importing them registers the rules)
     rules_gain,
     rules_order,
     rules_order_scaler,
+    rules_order_steps,
     rules_range,
     rules_range_constants,
     rules_range_scale,
+    rules_range_underflow,
 )
 from mptutor.audit.rules import LEVELS, RULES, Evidence, Finding, Rule, Sighting
 from mptutor.audit.trace import Trace

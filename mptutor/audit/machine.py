@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from mptutor.audit.events import Call, EnterAutocast
+from mptutor.audit.events import EnterAutocast
+from mptutor.audit.events_forward import Call
 from mptutor.audit.trace import Trace
 
 #: Compute capability from which on CUDA devices have Tensor Cores for a dtype.

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from mptutor.audit.events import Event, ScalerStep, Values
+from mptutor.audit.events import Event, ScalerStep
+from mptutor.audit.events_forward import Values
 from mptutor.audit.site import here
 from mptutor.audit.tensors import dtype_name, lo_hi
 

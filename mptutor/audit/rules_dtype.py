@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from mptutor.audit.events import (
     AutocastOff,
     Backward,
-    Call,
     EnterAutocast,
-    Forward,
     GradOf,
     Scale,
     ScalerMade,
     Unscale,
 )
+from mptutor.audit.events_forward import Call, Forward
 from mptutor.audit.rules import (
     CONSEQUENCE,
     NOTE,

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from mptutor.audit.events import Call, Forward, OptimizerStep
+from mptutor.audit.events import OptimizerStep
+from mptutor.audit.events_forward import Call, Forward
 from mptutor.audit.rules import SUSPECT, WRONG, Evidence, Sighting, rule, seen_at
 from mptutor.formats import FP16
 

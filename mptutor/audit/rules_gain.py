@@ -14,15 +14,8 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from mptutor.audit.events import (
-    Backward,
-    Call,
-    EnterAutocast,
-    Forward,
-    OptimizerStep,
-    StepEnded,
-    Sync,
-)
+from mptutor.audit.events import Backward, EnterAutocast, OptimizerStep, StepEnded
+from mptutor.audit.events_forward import Call, Forward, Sync
 from mptutor.audit.rules import NOTE, REMARK, SUSPECT, Evidence, Sighting, rule, seen_at
 
 Sightings = Iterator[Sighting]

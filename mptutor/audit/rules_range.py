@@ -11,15 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from mptutor.audit.call_names import POLES, PRODUCTS, QUOTIENTS, SUMS
-from mptutor.audit.events import (
-    Backward,
-    Call,
-    Forward,
-    OptimizerStep,
-    ScalerStep,
-    Values,
-)
+from mptutor.audit.call_names import FILLS, POLES, PRODUCTS, QUOTIENTS, SUMS
+from mptutor.audit.events import Backward, OptimizerStep, ScalerStep
+from mptutor.audit.events_forward import Call, Forward, Values
 from mptutor.audit.rules import NOTE, SUSPECT, WRONG, Evidence, Sighting, rule, seen_at
 from mptutor.audit.rules_range_constants import overflowing_constant
 from mptutor.formats import BF16, FP16
@@ -133,10 +127,10 @@ def input_not_finite(evidence: Evidence) -> Sightings:
     """Found before anything was computed."""
     for forward in evidence.of(Forward):
         for values in forward.inputs[:1] if forward.root else ():
-            if values.made_by is None and not values.finite:
+            if not values.finite and _from_outside(values):
                 yield seen_at(forward, f"the input of {forward.layer} '{forward.name}'")
     for call in evidence.of(Call):
-        if any(v.made_by is None and v.hi is not None and math.isnan(v.hi) for v in call.inputs):
+        if any(v.made_by is None and _has_nan(v) for v in call.inputs):
             yield seen_at(call, f"an input of {call.name}() has NaN in it")
 
 
@@ -160,6 +154,15 @@ def positions_rounded(evidence: Evidence) -> Sightings:
 
 
 # -- words the rules are made of -----------------------------------------------------------------
+
+
+def _from_outside(values: Values) -> bool:
+    """Say whether no operation made the values, except one that wrote a NaN into them."""
+    return values.made_by is None or (values.made_by in FILLS and _has_nan(values))
+
+
+def _has_nan(values: Values) -> bool:
+    return values.hi is not None and math.isnan(values.hi)
 
 
 def _origins(evidence: Evidence) -> Iterator[Operation]:

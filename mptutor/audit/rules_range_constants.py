@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from mptutor.audit.call_names import SCALINGS
-from mptutor.audit.events import Call
+from mptutor.audit.events_forward import Call
 from mptutor.audit.rules import WRONG, Evidence, Sighting, rule, seen_at
 from mptutor.formats import BF16, FP16
 

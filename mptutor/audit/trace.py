@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from mptutor.audit import events as _events
+from mptutor.audit import events_forward as _events_forward
 from mptutor.audit.events import (
     Backward,
     Clip,
@@ -24,9 +25,9 @@ from mptutor.audit.events import (
     SchedulerStep,
     Unscale,
     Update,
-    Values,
     ZeroGrad,
 )
+from mptutor.audit.events_forward import Values
 from mptutor.audit.site import Site
 
 E = TypeVar("E", bound=Event)
@@ -194,7 +195,8 @@ def _restored(value: Any) -> Any:
 
 def _event(record: dict[str, Any]) -> Event:
     record = dict(record)
-    kind = getattr(_events, record.pop("kind", ""), None)
+    name = record.pop("kind", "")
+    kind = getattr(_events, name, None) or getattr(_events_forward, name, None)
     if not (isinstance(kind, type) and issubclass(kind, Event)):
         raise ValueError(f"not a trace: no such kind of event in {sorted(record)}")
     return kind(**_restored(record))

@@ -23,7 +23,8 @@ from collections.abc import Callable
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from mptutor.audit.events import Backward, Event, Forward, GradOf, StepEnded
+from mptutor.audit.events import Backward, Event, GradOf, StepEnded
+from mptutor.audit.events_forward import Forward
 from mptutor.audit.recorder import Recorder
 from mptutor.audit.seams import Seams
 from mptutor.audit.site import Site, with_code

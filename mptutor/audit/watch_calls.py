@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from mptutor.audit.call_names import CASTS, FILLS, IGNORED, SYNCS, TAKES_CONSTANTS, VIEWS
 from mptutor.audit.call_probes import Probes
-from mptutor.audit.events import Call, Sync, Values
+from mptutor.audit.events_forward import Call, Sync, Values
 from mptutor.audit.recorder import Recorder, described
 from mptutor.audit.seams import Seams
 from mptutor.audit.tensors import is_fake, readable, tensors_in
@@ -29,6 +30,14 @@ from mptutor.audit.watch_gradients import GradientWatch
 
 #: So many records without a step: whatever runs is no training loop.
 AT_MOST = 20_000
+
+
+@dataclass
+class _Before:
+    """What was looked at before a call: an average about to be updated, inputs about to change."""
+
+    update: tuple[Tensor, Tensor] | None = None
+    inputs: list[Values] | None = None
 
 
 class CallWatch:
@@ -83,8 +92,10 @@ class CallWatch:
 
     # -- one call --------------------------------------------------------------------------------
 
-    def _before(self, name: str, args: tuple) -> Any:
-        return self.probes.before(name, args)
+    def _before(self, name: str, args: tuple, kwargs: dict) -> _Before:
+        in_place = (name.endswith("_") and not name.startswith("__")) or name.startswith("__i")
+        inputs = self._inputs((args, kwargs)) if in_place or name == "__setitem__" else None
+        return _Before(self.probes.before(name, args), inputs)
 
     def _failed(self, name: str, args: tuple, kwargs: dict, error: Exception) -> None:
         text = str(error).strip().split("\n")[0]
@@ -92,7 +103,7 @@ class CallWatch:
         facts = self._facts(name, args, kwargs, inputs, None)
         self.recorder.record(Call, **facts, output=None, error=text)
 
-    def _after(self, name: str, args: tuple, kwargs: dict, result: Any, token: Any) -> None:
+    def _after(self, name: str, args: tuple, kwargs: dict, result: Any, before: _Before) -> None:
         first = args[0] if args else None
         if name in SYNCS:
             if isinstance(first, Tensor) and (self.as_accelerator or first.device.type != "cpu"):
@@ -110,21 +121,23 @@ class CallWatch:
         if is_fake(output):
             self._record_fake(name, args, kwargs, output)
         elif readable(output):
-            self._record(name, args, kwargs, output, token)
+            self._record(name, args, kwargs, output, before)
 
-    def _record(self, name: str, args: tuple, kwargs: dict, output: Tensor, token: Any) -> None:
+    def _record(
+        self, name: str, args: tuple, kwargs: dict, output: Tensor, before: _Before
+    ) -> None:
         first = args[0] if args else None
         if name in VIEWS or (name in CASTS and output is first):
             if isinstance(first, Tensor):
                 self.recorder.same_values(output, first)
                 self.probes.same(output, first)
             return
-        inputs = self._inputs((args, kwargs))
+        inputs = before.inputs if before.inputs is not None else self._inputs((args, kwargs))
         event = self.recorder.record(
             Call, **self._facts(name, args, kwargs, inputs, output), output=None
         )
         event.output = self.recorder.values_of(output, name, made=True)
-        self.probes.after(event, name, args, kwargs, output, token)
+        self.probes.after(event, name, args, kwargs, output, before.update)
 
     def _record_fake(self, name: str, args: tuple, kwargs: dict, output: Tensor) -> None:
         if name not in VIEWS and output.is_floating_point():
@@ -196,13 +209,13 @@ class _Mode(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in IGNORED or torch.compiler.is_compiling() or not self._watch.wanted:
             return func(*args, **kwargs)
-        token = self._before(name, args)
+        before = self._before(name, args, kwargs) or _Before()
         try:
             result = func(*args, **kwargs)
         except Exception as error:
             self._failed(name, args, kwargs, error)
             raise
-        self._after(name, args, kwargs, result, token)
+        self._after(name, args, kwargs, result, before)
         return result
 
 

@@ -23,7 +23,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
-from mptutor.audit.events import Forward, LayerGradient
+from mptutor.audit.events_forward import Forward, LayerGradient
 from mptutor.audit.graphs import GraphCounter
 from mptutor.audit.recorder import Recorder, described
 from mptutor.audit.seams import Seams

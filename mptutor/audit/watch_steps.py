@@ -21,13 +21,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from mptutor.audit.events import (
-    CompileAsked,
-    OptimizerStep,
-    Saved,
-    SchedulerStep,
-    StateLoaded,
-)
+from mptutor.audit.events import CompileAsked, OptimizerStep, Saved, SchedulerStep, StateLoaded
 from mptutor.audit.recorder import Recorder, parameters_of
 from mptutor.audit.seams import Outcome, Seams
 from mptutor.audit.tensors import HALF, dtype_name, readable, sample

@@ -7,15 +7,14 @@ import pytest
 from mptutor.audit import LEVELS, RULES, Trace, judge
 from mptutor.audit.events import (
     Backward,
-    Call,
     EnterAutocast,
     Scale,
     ScalerStep,
     StepEnded,
     Unscale,
     Update,
-    Values,
 )
+from mptutor.audit.events_forward import Call, Values
 from mptutor.audit.site import Site
 
 #: Rules whose examples are here and not among the loops.

@@ -13,8 +13,8 @@ from torch import nn
 
 import mptutor
 from mptutor.audit import Audit, Trace, judge, story
-from mptutor.audit.events import Call, LayerGradient, Values
-from mptutor.audit.rules_range_scale import flushed_by_layer
+from mptutor.audit.events_forward import Call, LayerGradient, Values
+from mptutor.audit.rules_range_underflow import flushed_by_layer
 from mptutor.audit.site import Site
 from tests.audit.loops.pieces import BF16, amp, batches, mlp, training
 
