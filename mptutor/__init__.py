@@ -44,6 +44,8 @@ _SUBMODULES = (
     "tensorcore",
     "hardware",
     "audit",
+    "forecast",
+    "records",
 )
 
 __all__ = [*_HOME, *_SUBMODULES]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mptutor.experiments.result import text_table
@@ -37,6 +38,8 @@ ANATOMY = (
     "V100, memory by NVML, less 1343 MB before the model"
 )
 RECIPE = "discuss.pytorch.org/t/134442: PyTorch's AMP recipe on an RTX 3080"
+
+VISION = "github.com/pytorch/vision pull 4994: max mem of references/segmentation on 8 GPUs"
 
 #: DLE's and Lambda's BERT: 384 tokens, apex O2 (FP16 weights, FP32 masters) or TF32.
 O2 = "FP16 + master + scaler"
@@ -220,6 +223,13 @@ def squared_error(output: Tensor, batch: int) -> Tensor:
     return (output - torch.zeros(batch, output.shape[1])).pow(2).mean()
 
 
+def fcn_loss(output: dict[str, Tensor], batch: int) -> Tensor:
+    """Return the loss of torchvision's reference: cross entropy of pixels, half of it auxiliary."""
+    targets = torch.zeros(batch, 480, 480, dtype=torch.long)
+    main, aux = (F.cross_entropy(output[k], targets, ignore_index=255) for k in ("out", "aux"))
+    return main + 0.5 * aux
+
+
 MB = 2**20
 
 
@@ -258,6 +268,17 @@ def amp_recipe(recipe: str, peak_bytes: float) -> Memory:
 MEMORIES: list[Memory] = [
     mmaction("resnet50", 96, 8344),
     mmaction("resnet101", 80, 10467),
+    Memory(
+        VISION,
+        own.fcn_resnet50,
+        4,
+        "FP32",
+        4723 * MB,
+        momentum_sgd,
+        sample_shape=(3, 480, 480),
+        loss=fcn_loss,
+        held_models=2,
+    ),
     mesa(own.deit_tiny, 4171),
     mesa(own.deit_small, 8459),
     mesa(own.deit_base, 17691),

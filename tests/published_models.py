@@ -163,3 +163,10 @@ def amp_recipe_mlp() -> nn.Module:
     """The network of PyTorch's AMP recipe: three linear layers of 4096 with ReLU between."""
     layers = [nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(4096, 4096))
+
+
+def fcn_resnet50() -> nn.Module:
+    """torchvision's FCN with its auxiliary classifier, for the 21 classes of VOC."""
+    from torchvision.models.segmentation import fcn_resnet50
+
+    return fcn_resnet50(weights=None, weights_backbone=None, num_classes=21, aux_loss=True)

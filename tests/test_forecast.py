@@ -250,7 +250,7 @@ def test_the_optimizer_is_one_launch_for_all_parameters():
 
 # --- time
 
-BIG = Gpu("big", 1e12, None, 1e13, 1e13, 1e12, 2**40, "HBM", True, "made up")
+BIG = Gpu("big", 1e12, None, 1e13, 1e13, 1e12, 2**40, "HBM", ("training",), "made up")
 
 
 def operation(x, work):
@@ -356,6 +356,11 @@ def test_it_says_what_nothing_checks():
     assert launches.bound_ms["launch"] > 0.5 * launches.step_ms
     assert "not checked" in str(launches)
     assert any("mostly launches" in note for note in launches.notes)
+    on_t4 = (
+        forecast("resnet18", batch=128, gpu="T4"),
+        forecast("resnet18", batch=128, gpu="T4", train=False),
+    )
+    assert [f.time_error for f in on_t4] == ["not checked", "± 25%"]
     imitated = forecast("mlp", batch=1, recipe="amp-bf16", gpu="T4")
     assert any("no units for BF16" in note for note in imitated.notes)
 
@@ -384,7 +389,7 @@ def test_results_round_trip_and_show():
 
 
 def test_whether_it_fits():
-    small = Gpu("small", 1e12, None, 1e13, None, 1e12, 2**30, "GDDR", False, "made up")
+    small = Gpu("small", 1e12, None, 1e13, None, 1e12, 2**30, "GDDR", (), "made up")
     assert forecast("resnet18", batch=8, gpu=small).fits
     assert not forecast("resnet18", batch=128, gpu=small).fits
 
@@ -443,6 +448,15 @@ def test_a_model_that_plans_with_values_is_built_for_real():
 def test_bad_arguments_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         forecast(**{"model": "mlp", "batch": 2, **options})
+
+
+def test_nothing_is_downloaded(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a download")
+
+    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", refuse)
+    with pytest.raises(ForecastError, match="give the loss that it is trained with"):
+        forecast("lraspp_mobilenet_v3_large", batch=2, sample_shape=(3, 64, 64))
 
 
 def test_a_built_model_is_refused_with_the_way_out():

@@ -36,5 +36,6 @@ def test_most_of_what_was_not_fitted_is_within_the_error():
     assert len(held_out) > len(SPEEDS) / 2
 
 
-def test_the_gpus_that_are_called_checked_have_measurements():
-    assert {row.gpu for row in SPEEDS} == {gpu.name for gpu in GPUS.values() if gpu.checked}
+def test_what_is_called_checked_has_measurements():
+    measured = {(row.gpu, "training" if row.train else "inference") for row in SPEEDS}
+    assert measured == {(gpu.name, mode) for gpu in GPUS.values() for mode in gpu.checked}

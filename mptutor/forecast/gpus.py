@@ -33,8 +33,8 @@ class Gpu:
     memory_kind
         ``"HBM"`` or ``"GDDR"``.
     checked
-        Whether forecasts for it have been held against published measurements, in
-        tests/published.py.
+        ``"training"`` and ``"inference"`` where forecasts of that for it have been held against
+        published measurements, in tests/published.py.
     source
         Where the numbers are printed.
     """
@@ -47,7 +47,7 @@ class Gpu:
     bytes_per_s: float
     memory_bytes: float
     memory_kind: str
-    checked: bool
+    checked: tuple[str, ...]
     source: str
 
 
@@ -62,7 +62,7 @@ def _gpu(
     gb_per_s: float,
     gib: float,
     kind: str = "HBM",
-    checked: bool = True,
+    checked: tuple[str, ...] = ("training",),
 ) -> Gpu:
     """Make a `Gpu` from numbers as data sheets print them: TFLOP/s, GB/s, GB of 2^30 bytes."""
     return Gpu(
@@ -87,11 +87,13 @@ GPUS: dict[str, Gpu] = {
             "V100",
             "NVIDIA V100 data sheet, SXM2 16 GB",
             fp32=15.7, tf32=None, fp16=125, bf16=None, gb_per_s=900, gib=16,
+            checked=("training", "inference"),
         ),
         _gpu(
             "T4",
             "NVIDIA T4 data sheet",
-            fp32=8.1, tf32=None, fp16=65, bf16=None, gb_per_s=320, gib=16, kind="GDDR",
+            fp32=8.1, tf32=None, fp16=65, bf16=None, gb_per_s=320, gib=16,
+            kind="GDDR", checked=("inference",),
         ),
         _gpu(
             "A100",
@@ -113,7 +115,7 @@ GPUS: dict[str, Gpu] = {
             "L4",
             "NVIDIA L4 data sheet, halved where it says with sparsity",
             fp32=30.3, tf32=60, fp16=121, bf16=121, gb_per_s=300, gib=24,
-            kind="GDDR", checked=False,
+            kind="GDDR", checked=(),
         ),
         _gpu(
             "H100",
@@ -124,12 +126,12 @@ GPUS: dict[str, Gpu] = {
             "H200",
             "NVIDIA H200 data sheet, SXM, halved where it says with sparsity",
             fp32=67, tf32=494.7, fp16=989.4, bf16=989.4, gb_per_s=4800, gib=141,
-            checked=False,
+            checked=(),
         ),
         _gpu(
             "B200",
             "NVIDIA HGX B200 and DGX B200 data sheets, an eighth of the system's dense rates",
-            fp32=75, tf32=1100, fp16=2250, bf16=2250, gb_per_s=8000, gib=180, checked=False,
+            fp32=75, tf32=1100, fp16=2250, bf16=2250, gb_per_s=8000, gib=180, checked=(),
         ),
     )
 }  # fmt: skip

@@ -35,6 +35,7 @@ def price(
         for op in step.operations
     ]
     bound_ms = _by_bound(priced)
+    mode = "inference" if step.optimizer == "none" else "training"
     return Forecast(
         model=model,
         batch=batch,
@@ -49,8 +50,8 @@ def price(
         peak_bytes_by_part=dict(step.memory),
         roof=_roof(priced, gpu, tf32_products),
         layers=_by_layer(priced),
-        time_is_checked=gpu.checked and not _mostly_launches(bound_ms),
-        notes=tuple(_notes(priced, gpu, recipe, bound_ms)),
+        time_is_checked=mode in gpu.checked and not _mostly_launches(bound_ms),
+        notes=tuple(_notes(priced, gpu, recipe, mode, bound_ms)),
     )
 
 
@@ -96,14 +97,14 @@ def _mostly_launches(bound_ms: dict[str, float]) -> bool:
 
 
 def _notes(
-    priced: list[Priced], gpu: Gpu, recipe: Recipe, bound_ms: dict[str, float]
+    priced: list[Priced], gpu: Gpu, recipe: Recipe, mode: str, bound_ms: dict[str, float]
 ) -> Iterator[str]:
     step_ms = sum(bound_ms.values())
-    if not gpu.checked:
-        yield f"No published measurement was found for the {gpu.name}, so nothing checks its time."
+    if mode not in gpu.checked:
+        yield f"Nothing checks the time: no published {mode} on the {gpu.name} was found."
     if recipe.fmt.torch_dtype is torch.bfloat16 and gpu.bf16_flops is None:
         yield f"The {gpu.name} has no units for BF16 and imitates it, perhaps slower than forecast."
-    if gpu.checked and _mostly_launches(bound_ms):
+    if mode in gpu.checked and _mostly_launches(bound_ms):
         yield (
             f"On the {gpu.name} the step mostly launches kernels.  How long that takes depends on "
             f"the computer around it, and no published measurement was found to check it."

@@ -16,6 +16,7 @@ Fake tensors *on CUDA* exist as well, but need CUDA for a backward pass; and tor
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -105,7 +106,7 @@ def _build_on_meta(workload: Workload) -> nn.Module:
     try:
         with torch.device("meta"):
             return workload.build()
-    except NotImplementedError:  # it reads values, as RegNet does to plan its widths
+    except (NotImplementedError, RuntimeError):  # it reads values, as RegNet to plan its widths
         return workload.build()
 
 
@@ -208,6 +209,9 @@ def _as_on_cuda() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(cuda_policy())
         stack.enter_context(_OneByteDropout())
+        log = logging.getLogger("torch._subclasses.fake_tensor")  # errors are raised as well
+        stack.callback(setattr, log, "disabled", log.disabled)
+        log.disabled = True
         yield
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
 import torch
@@ -133,8 +134,13 @@ def find_workload(
 
 
 def _check_torchvision_has(model: str) -> None:
-    from torchvision.models import list_models
-
+    try:
+        from torchvision.models import list_models
+    except ImportError as error:
+        raise ValueError(
+            f"model: {model!r} is none of {', '.join(COURSE)}, and torchvision, which may have it, "
+            f"can't be imported: {error}"
+        ) from error
     if model not in list_models():
         raise ValueError(
             f"model: got {model!r}, allowed are {', '.join(COURSE)}, a classifier of torchvision "
@@ -143,9 +149,11 @@ def _check_torchvision_has(model: str) -> None:
 
 
 def _torchvision_classifier(name: str) -> nn.Module:
-    from torchvision.models import get_model
+    from torchvision.models import get_model, get_model_builder
 
-    return get_model(name, weights=None)
+    # Nothing is downloaded for a forecast, and some models have two kinds of weights.
+    kinds = {"weights", "weights_backbone"} & set(signature(get_model_builder(name)).parameters)
+    return get_model(name, **dict.fromkeys(kinds))
 
 
 def _load_function(path: str) -> BuildModel:

@@ -85,6 +85,12 @@ def plot_roofline(forecast: Forecast, *, title: str | None = None) -> Picture:
     return picture
 
 
+def _headline(forecast: Forecast, shown: Sequence[LayerCost]) -> str:
+    waiting = sum(c.bound == "memory" for c in shown)
+    what = f"{forecast.model}, {forecast.recipe}, {forecast.gpu}"
+    return f"{what}: {waiting} of {len(shown)} layers wait for memory"
+
+
 def _draw_roof(axes: Axes, forecast: Forecast, shown: Sequence[LayerCost]) -> None:
     roof = forecast.roof
     low = min([c.intensity for c in shown] + [roof.ridge]) / 3
