@@ -12,6 +12,7 @@ tensor, while the parameters' gradients have been cast to FP32 by the time anybo
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import threading
 from typing import Any
@@ -164,7 +165,9 @@ def _count(event: LayerGradient, values: Tensor, scale: Tensor | None) -> None:
     event.total = census.total
     event.zeros = census.zeros
     event.subnormal = census.subnormal(FP16)
-    event.flushed_without_scale = take_census(values.float() / factor).flushed(FP16)
+    power_of_two = math.frexp(factor)[0] == 0.5
+    unscaled = census.scaled(1 / factor) if power_of_two else take_census(values.float() / factor)
+    event.flushed_without_scale = unscaled.flushed(FP16)
 
 
 def _floating(value: Any) -> list[Tensor]:
