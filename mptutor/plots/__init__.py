@@ -9,18 +9,21 @@ from mptutor.plots.formats import plot_ranges, plot_spacing
 from mptutor.plots.gradients import plot_exponents, plot_gradient_census, plot_scale_sweep
 from mptutor.plots.picture import Picture
 from mptutor.plots.scaler_traces import plot_scaler_trace
+from mptutor.plots.sweeps import plot_memory_sweep, plot_speed_sweep
 from mptutor.plots.training import plot_outcome, plot_training
 
 __all__ = [
     "Picture",
     "plot_exponents",
     "plot_gradient_census",
+    "plot_memory_sweep",
     "plot_outcome",
     "plot_ranges",
     "plot_running_sums",
     "plot_scale_sweep",
     "plot_scaler_trace",
     "plot_spacing",
+    "plot_speed_sweep",
     "plot_stochastic_sums",
     "plot_training",
 ]
