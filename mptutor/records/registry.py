@@ -1,8 +1,8 @@
 """What `mptutor record` runs: one line for each experiment, with the options of its GPU size.
 
-An experiment joins by a line in `EXPERIMENTS`; one whose numbers are the same on every machine is
-not recorded and joins by a line in `SAME_EVERYWHERE` instead.  A test sees that each ``run_x``
-of `mptutor.experiments` is in one of the two.
+An experiment joins by a line in `EXPERIMENTS`; one that is not to be recorded joins by a line in
+`NOT_RECORDED`, with the reason.  A test sees that each ``run_x`` of `mptutor.experiments` is in one
+of the two.
 """
 
 from __future__ import annotations
@@ -13,7 +13,23 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, get_type_hints
 
+import torch
+
 from mptutor.experiments.result import Result
+
+_HOME = "mptutor.experiments"
+
+_FIVE = (0, 1, 2, 3, 4)
+_POWERS_OF_TWO = tuple(2**n for n in range(5, 14))
+_SETTINGS = (
+    ("small_cnn", 128),
+    ("small_cnn", 4096),
+    ("mlp", 128),
+    ("mlp", 32768),
+    ("wide_mlp", 64),
+    ("wide_mlp", 8192),
+)
+_SCALERS = {"torch.amp.GradScaler": lambda: torch.amp.GradScaler("cuda")}
 
 
 @dataclass(frozen=True)
@@ -54,24 +70,22 @@ class Experiment:
 
 #: In the order in which they are run.
 EXPERIMENTS: tuple[Experiment, ...] = (
-    Experiment(
-        "training", "mptutor.experiments.training:run_training", {"seeds": range(5), "epochs": 10}
-    ),
-    Experiment("vae", "mptutor.experiments.vae:run_vae", {"seeds": range(5)}),
-    Experiment(
-        "fine tuning", "mptutor.experiments.fine_tuning:run_fine_tuning", {"seeds": range(5)}
-    ),
-    Experiment(
-        "deep sigmoid", "mptutor.experiments.deep_sigmoid:run_deep_sigmoid", {"seeds": range(5)}
-    ),
+    Experiment("speed", f"{_HOME}.speed_sweep:run_speed_sweep", {"sizes": _POWERS_OF_TWO}),
+    Experiment("memory", f"{_HOME}.memory_sweep:run_memory_sweep", {"settings": _SETTINGS}),
+    Experiment("dtypes", f"{_HOME}.dtype_trace:run_dtype_trace"),
+    Experiment("gradient census", f"{_HOME}.gradient_census:run_gradient_census"),
+    Experiment("scalers", f"{_HOME}.scaler_traces:run_scaler_traces", {"scalers": _SCALERS}),
+    Experiment("scales", f"{_HOME}.scale_sweep:run_scale_sweep"),
+    Experiment("training", f"{_HOME}.training:run_training", {"seeds": _FIVE, "epochs": 10}),
+    Experiment("vae", f"{_HOME}.vae:run_vae", {"seeds": _FIVE}),
+    Experiment("fine tuning", f"{_HOME}.fine_tuning:run_fine_tuning", {"seeds": _FIVE}),
+    Experiment("deep sigmoid", f"{_HOME}.deep_sigmoid:run_deep_sigmoid", {"seeds": _FIVE}),
+    Experiment("loop patterns", f"{_HOME}.loop_patterns:run_loop_patterns", {"seeds": _FIVE}),
 )
 
-#: Functions whose results do not depend on the machine, or that a lesson gives its own arguments.
-SAME_EVERYWHERE: frozenset[str] = frozenset(
-    {
-        "mptutor.experiments.accumulation:run_running_sums",
-        "mptutor.experiments.accumulation:run_summations",
-        "mptutor.experiments.scaler_traces:run_scaler_traces",
-        "mptutor.experiments.training:run_taste",  # run_training, smaller
-    }
-)
+#: Functions that are not recorded, and why.
+NOT_RECORDED: dict[str, str] = {
+    f"{_HOME}.accumulation:run_running_sums": "gives the same numbers on every machine",
+    f"{_HOME}.accumulation:run_summations": "gives the same numbers on every machine",
+    f"{_HOME}.training:run_taste": "is run_training in a smaller size",
+}
