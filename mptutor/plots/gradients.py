@@ -38,11 +38,13 @@ def plot_exponents(
         f"{census.overflowed(fmt, scale):,} overflowed.",
         height=3,
     )
-    axes = picture.axes_for("size of the gradient" + (f", {times.strip()}" if times else ""), "%")
+    axes = picture.axes_for(
+        "size of the gradient" + (f", {times.strip()}" if times else ""), "% of them"
+    )
     exponents = sorted(census.exponents)
     shares = [100 * census.exponents[e] / census.nonzero for e in exponents]
     axes.bar([e + shift + 0.5 for e in exponents], shares, width=0.9, color=colour("ink"))
-    low, high = min(exponents[0] + shift - 2, -30), max(exponents[-1] + shift + 3, 20)
+    low, high = min(exponents[0] + shift - 2, -30), max(exponents[-1] + shift + 3, 26)
     axes.set_xlim(low, high)
     _draw_zones(axes, fmt, low, high, label=True)
     return picture
@@ -145,7 +147,7 @@ def _draw_zones(axes: Axes, fmt: FloatFormat, low: float, high: float, label: bo
         if left >= right:
             continue
         axes.axvspan(left, right, color=colour(zone), alpha=0.3, linewidth=0, zorder=0)
-        if label and right - left > 3:
+        if label and right - left > 7:
             at = ((left + right) / 2, 1.0)
             place = axes.get_xaxis_transform()
             axes.text(*at, name, transform=place, ha="center", va="top", fontsize=8.5)
