@@ -12,6 +12,7 @@ from typing import Any
 _HOME = {
     "AccumulationExplorer": "accumulation_explorer",
     "BitExplorer": "bit_explorer",
+    "ScaleExplorer": "scale_explorer",
 }
 
 __all__ = [*_HOME]
