@@ -9,7 +9,6 @@ its imports, mptutor its warm parent. Both are held to one core. Needs the instr
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import shutil
@@ -24,10 +23,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.common import interleave, medians, report
+from tests.grading.bank import answers_of, as_cell
 
 ROOT = Path(__file__).resolve().parents[1]
 NAME = "01_number_formats"
-FUNCTIONS = {"01.1": "decode_fp16", "01.2": "ulp_fp16", "01.3": "range_table"}
+MEMORY_ROUNDS = 3
 
 
 def main() -> int:
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def compare(course: Path, count: int) -> None:
-    students = make_course(course, count + 1)  # the first is for warming up
+    students = make_course(course, count + 1 + MEMORY_ROUNDS)  # the first is for warming up
     graders = {name: Grader(name, course) for name in ("nbgrader", "mptutor")}
     turns = {name: iter(students) for name in graders}
     seconds = interleave(
@@ -55,6 +55,8 @@ def compare(course: Path, count: int) -> None:
         rounds=count,
         clock=time.perf_counter,
     )
+    for name, grader in graders.items():
+        grader.watch_memory(turns[name])
     median_s = medians(seconds)
     same = graders["nbgrader"].scores == graders["mptutor"].scores
     rows = [
@@ -64,6 +66,7 @@ def compare(course: Path, count: int) -> None:
             "median_s": median_s[name],
             "fastest_s": min(seconds[name]),
             "slowest_s": max(seconds[name]),
+            "mean_cpu_s": (grader.cpu_s[count] - grader.cpu_s[0]) / count,
             "peak_mib": grader.peak_bytes / 2**20,
             "times as fast": median_s["nbgrader"] / median_s[name],
             "same verdicts": same,
@@ -90,27 +93,29 @@ class Grader:
             text=True,
         )
         self.scores: dict[str, dict[str, float]] = {}
+        self.cpu_s: list[float] = []  # all up to then, after each submission
         self.peak_bytes = 0
-        self._open = True
-        threading.Thread(target=self._watch, daemon=True).start()
 
     def grade(self, student: str) -> None:
         """Have a student's submission graded, and keep the scores."""
         self._process.stdin.write(student + "\n")
         self._process.stdin.flush()
         self.scores[student] = json.loads(self._process.stdout.readline())
+        self.cpu_s.append(sum(map(processor_s, family(self._process.pid))))
 
     def close(self) -> None:
         """Let the process end."""
-        self._open = False
         self._process.stdin.close()
         self._process.wait()
 
-    def _watch(self) -> None:
-        while self._open:
+    def watch_memory(self, students: Iterator[str]) -> None:
+        """Grade some more with an eye on the memory, which holds up whoever is looked at."""
+        work = threading.Thread(target=lambda: [self.grade(student) for student in students])
+        work.start()
+        while work.is_alive():
             held = sum(proportional_bytes(pid) for pid in family(self._process.pid))
             self.peak_bytes = max(self.peak_bytes, held)
-            time.sleep(0.25)
+            time.sleep(0.02)
 
 
 def family(pid: int) -> Iterator[int]:
@@ -122,6 +127,15 @@ def family(pid: int) -> Iterator[int]:
         return
     for child in " ".join(lists).split():
         yield from family(int(child))
+
+
+def processor_s(pid: int) -> float:
+    """Return the processor time of a process and of those it has waited for."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def proportional_bytes(pid: int) -> int:
@@ -140,7 +154,7 @@ def make_course(course: Path, count: int) -> list[str]:
     shutil.copy(ROOT / "solutions" / NAME / f"{NAME}.ipynb", source)
     nbgrader_api(course).generate_assignment(NAME)
     released = json.loads((course / "release" / NAME / f"{NAME}.ipynb").read_text())
-    bank = answers_by_task()
+    bank = {task: [*map(as_cell, answers)] for task, answers in answers_of("01").items()}
     students = [f"student{number:02d}" for number in range(count)]
     for number, student in enumerate(students):
         notebook = json.loads(json.dumps(released))
@@ -153,32 +167,6 @@ def make_course(course: Path, count: int) -> list[str]:
         place.mkdir(parents=True)
         (place / f"{NAME}.ipynb").write_text(json.dumps(notebook))
     return students
-
-
-def answers_by_task() -> dict[str, list[str]]:
-    """Return the answers of the misconception bank as cells, a list a task."""
-    from tests.answers import answers
-
-    cells: dict[str, list[str]] = {task: [] for task in FUNCTIONS}
-    for answer in answers():
-        if answer.task in cells:
-            cells[answer.task].append(as_cell(answer.written, FUNCTIONS[answer.task]))
-    return cells
-
-
-def as_cell(written: object, function: str) -> str:
-    module = inspect.getmodule(written)
-    lines = inspect.getsource(written).splitlines()
-    body = [line for line in lines if not line.startswith("@")]
-    needed = "import math, random, struct\nimport torch\nimport mptutor\nfrom mptutor import *\n"
-    helpers = [
-        inspect.getsource(value)
-        for name, value in vars(module).items()
-        if name.startswith("_")
-        and inspect.isfunction(value)
-        and value.__module__ == module.__name__
-    ]
-    return needed + "\n".join([*helpers, *body, f"{function} = {written.__name__}"])
 
 
 def nbgrader_api(course: Path):

@@ -71,11 +71,11 @@ class Channel:
 
     def _line(self, deadline: float) -> bytes:
         searched = 0
-        while (end := self._received.find(b"\n", searched)) < 0:
+        while (end := self._received.find(b"\n", searched)) < 0 and searched <= self._reply_bytes:
             searched = len(self._received)
-            if searched > self._reply_bytes:
-                raise NoReply("output")
             self._received += self._more(deadline)
+        if not 0 <= end <= self._reply_bytes:
+            raise NoReply("output")
         line = bytes(self._received[:end])
         del self._received[: end + 1]
         return line

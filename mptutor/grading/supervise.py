@@ -59,7 +59,6 @@ def supervise(order: Order, talk: socket.socket, hold: socket.socket) -> None:
     The report is one line of JSON on ``hold``: ``{"refused": TEXT}`` if there is no sandbox to be
     had, else what the process used and how it ended.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     try:
         child = _start(order, talk, hold)

@@ -16,9 +16,9 @@ import ctypes
 import gc
 import importlib
 import os
-import signal
 import socket
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 _HUGE_PAGE = 2 << 20
@@ -30,17 +30,24 @@ def main(argv: list[str]) -> int:
     control, order, modules = socket.socket(fileno=int(argv[0])), argv[1], argv[2:]
     _import_ahead(modules)
     _fold_memory()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors report for themselves
     control.sendall(b"warm")
     while True:
         sign, descriptors, _, _ = socket.recv_fds(control, 1, 2)
         if not sign:
             return 0
+        _forget_the_finished()
         if os.fork() == 0:
             control.close()
             _become_supervisor(order, *descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _forget_the_finished() -> None:
+    """Let go of supervisors that have ended. They have reported for themselves."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _become_supervisor(order: str, talk: int, hold: int) -> NoReturn:

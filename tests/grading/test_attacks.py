@@ -5,6 +5,7 @@ got hold of something raises an error that begins with GAINED. None may gain a p
 reach another process, leak a hidden question, or take longer than a submission may.
 """
 
+import ast
 import hashlib
 import json
 import socket
@@ -147,7 +148,9 @@ def hidden_questions_in(text):
     return [x for x in hidden if repr(x) in text]
 
 
-def test_the_bank_is_as_large_as_promised():
+def test_the_bank_is_as_large_as_promised_and_the_docs_list_all_of_it():
     assert len(BANK) >= 30
+    listed = (Path(__file__).parents[2] / "docs" / "grading.md").read_text()
     for path in BANK:
-        assert path.read_text().startswith('"""'), path
+        purpose = ast.get_docstring(ast.parse(path.read_text()))
+        assert f"| `{path.stem}` | {purpose} |" in listed

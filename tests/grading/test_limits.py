@@ -120,4 +120,4 @@ for descriptor in range(3, 30):
         pass
 """
     with start() as student, pytest.raises(NoReply, match="output"):
-        student.ask({"run": source, "name": "cell 1", "seconds": 1}, 2)
+        student.ask({"run": source, "name": "cell 1", "seconds": 5}, 6)
