@@ -158,8 +158,10 @@ class AccumulationExplorer(LiveFigure):
         If ``accumulator``, ``rounding`` or ``term`` is none of the above.
     """
 
-    _esm = javascript("numbers", "formats", "accumulation_chart", "accumulation_explorer")
-    _css = stylesheet("accumulation_explorer")
+    _esm = javascript(
+        "numbers", "formats", "controls", "accumulation_chart", "accumulation_explorer"
+    )
+    _css = stylesheet("controls", "accumulation_explorer")
 
     n = traitlets.Int().tag(sync=True)
     accumulator = traitlets.Unicode().tag(sync=True)

@@ -19,6 +19,7 @@ import torch
 import mptutor as mpt
 from mptutor.experiments.fine_tuning import run_fine_tuning
 from mptutor.plots import plot_training
+from mptutor.widgets import UpdateGrid
 
 # %% [markdown]
 # ## A weight and its update
@@ -77,17 +78,46 @@ for weight in (1.0, 1.25, 1.5, 1.75, 1.9921875):
 # has three mantissa bits less. Here it is checked on the hardware's own arithmetic, for weights
 # from all over FP16's range.
 
+
 # %%
+def share_moved(w: torch.Tensor, ratio: float) -> float:
+    after = (w.float() + w.float() / ratio).to(w.dtype)
+    return (after != w).float().mean().item()
+
+
 weights = (torch.rand(100_000) + 1) * 2.0 ** torch.randint(-10, 10, (100_000,))
 for dtype, low, high in ((torch.float16, 2048, 4096), (torch.bfloat16, 256, 512)):
     w = weights.to(dtype)
-    moved_at = lambda ratio, w=w: (w.float() + w.float() / ratio).to(w.dtype) != w  # noqa: E731
-    assert moved_at(low * 0.99).all() and not moved_at(high * 1.01).any()
-    print(dtype, f"ratio {1.5 * low:.0f}: {moved_at(1.5 * low).float().mean():.0%} of weights move")
+    assert share_moved(w, low * 0.99) == 1 and share_moved(w, high * 1.01) == 0
+    print(dtype, f"ratio {1.5 * low:.0f}: {share_moved(w, 1.5 * low):.0%} of weights move")
 
 # %% [markdown]
 # A common slip is to call this underflow. The gradient may be large and the update healthy; it is
 # the *addition* that loses it. So no loss scale can help: the optimizer sees unscaled gradients.
+#
+# In the figure an update arrives at a weight that lies on the numbers of a format.
+
+# %% tags=["widget"]
+UpdateGrid(weight=1, update=-0.0002, fmt="FP16")
+
+# %% [markdown]
+# **Goal.** Keep the update −0.0002 and rounding to nearest. Find a weight that moves in FP16, then
+# one that moves in BF16.
+#
+# **Question.** Go back to weight 1 in FP16 and choose *with an FP32 master copy*. In which of the
+# first four updates does the FP16 weight move, and why not in all?
+#
+# <details><summary>Answer</summary>
+#
+# In the second and the fourth. The master copy takes every update; the weight made from it moves
+# when the master has passed the middle between two FP16 numbers. Their distance is about 2.4
+# updates.
+#
+# For the goal: anything up to 0.5 moves in FP16, anything up to 0.0625 in BF16.
+#
+# </details>
+#
+# The other two ways to keep the weight return at the end of this lesson.
 #
 # ## A real network
 #

@@ -1,0 +1,257 @@
+"""The update on the grid as a learner meets it: in lesson 04, by mouse and by keyboard.
+
+What should appear is taken from the model, which is tested against torch, or from torch itself.
+"""
+
+import re
+
+import pytest
+import torch
+
+from mptutor.widgets import UpdateGrid
+from tests.browser.accessibility import assert_accessible
+
+pytestmark = [pytest.mark.browser, pytest.mark.lesson04]
+
+LESSON = "04_master_weights.ipynb"
+THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
+
+
+# -- what a learner does ---------------------------------------------------------------------------
+
+
+class Figure:
+    """The figure of a page, by what can be seen and pressed."""
+
+    def __init__(self, page):
+        self.page = page
+        self.figure = page.get_by_role("group", name="Update on the grid").first
+        self.figure.wait_for(timeout=60_000)
+        self.ratio = self.figure.get_by_role("slider", name="Weight divided by update")
+        self.steps = self.figure.get_by_role("slider", name="Updates applied")
+        self.chart = self.figure.locator("svg.mpt-paths")
+
+    def choose(self, option: str):
+        self.figure.get_by_role("radio", name=option, exact=True).check()
+
+    def type(self, label: str, text: str):
+        self.figure.get_by_role("textbox", name=label).fill(text)
+
+    def press(self, *keys):
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def says(self, text: str):
+        """Wait until the readout says this."""
+        self.figure.locator(".mpt-readout", has_text=text).wait_for(timeout=5000)
+
+    def stands(self, text: str):
+        """Wait until the line below the chart says this."""
+        self.figure.locator(".mpt-caption", has_text=text).wait_for(timeout=5000)
+
+    def cells(self, fmt: str) -> list[str]:
+        return self.figure.locator(f'tr:has(th:text-is("{fmt}")) td').all_inner_texts()
+
+
+def torchs_weight(n: int, dtype: torch.dtype) -> float:
+    weight = torch.ones((), dtype=dtype)
+    for _ in range(n):
+        weight = weight - 0.0002
+    return weight.item()
+
+
+def see_it_swallowed(figure):
+    figure.steps.focus()
+    figure.press("Home")
+    figure.choose("FP16")
+    figure.choose("in the format, to nearest")
+    figure.type("Weight", "1")
+    figure.type("Update", "-0.0002")
+    figure.says("FP16: 1 − 0.0002 is rounded back to 1. Swallowed")
+    assert figure.cells("BF16")[2:] == ["swallowed", "1"]
+    assert float(figure.cells("FP32")[3]) == pytest.approx(torchs_weight(1000, torch.float32), 1e-6)
+
+
+def reach_the_goal_of_the_lesson(figure):
+    figure.type("Weight", "0.5")
+    figure.says("FP16: 0.5 − 0.0002 becomes 0.4997559. Kept")
+    figure.choose("BF16")
+    figure.says("BF16: 0.5 − 0.0002 is rounded back to 0.5. Swallowed")
+    figure.type("Weight", "0.06")
+    figure.says("Kept")
+    figure.type("Weight", "1")
+    figure.choose("FP16")
+
+
+def type_nonsense(figure):
+    figure.type("Weight", "one")
+    figure.says("“one” is no number I can read")
+    figure.type("Weight", "5")
+    figure.says("The weight is 5; allowed is 2^-6 to 2. Shown is the nearest.")
+    figure.type("Weight", "1")
+    figure.says("Swallowed")
+
+
+def walk_along_the_ratio_by_keyboard(figure):
+    figure.ratio.focus()
+    figure.press("Home")
+    figure.says("FP16: 1 − 0.4585 becomes 0.5415039. Kept: the weight is 2.18 times the update")
+    figure.press("ArrowRight")
+    figure.says("the weight is 2.38 times the update")
+    figure.press("End")
+    figure.says("Swallowed: the weight is 61,5")
+    figure.type("Update", "-0.0002")
+
+
+def step_with_a_master_copy_by_keyboard(figure):
+    figure.figure.get_by_role("radio", name="in the format, at random", exact=True).focus()
+    figure.press("ArrowRight")
+    figure.says("The master copy keeps the update")
+    figure.steps.focus()
+    figure.press("Home")
+    weights = []
+    for n in range(1, 5):
+        figure.press("ArrowRight")
+        figure.stands(f"After {n} update")
+        text = figure.figure.locator(".mpt-caption").inner_text()
+        weights.append(float(re.search(r"weight is ([\d.]+);", text)[1]))
+    assert weights[0] == 1 and weights[1] == weights[2] and weights[1] > weights[3]
+    figure.press("End")
+    figure.stands("After 1,000 updates the FP16 weight is 0.799805; exact is 0.8.")
+
+
+def round_at_random(figure):
+    figure.choose("in the format, at random")
+    figure.says("with a chance of")
+    assert figure.figure.locator("path.mpt-chosen").count() == 6
+    figure.choose("in the format, to nearest")
+    figure.says("Swallowed")
+    assert figure.figure.locator("path.mpt-chosen").count() == 1
+
+
+def drag_in_the_chart(figure):
+    figure.chart.scroll_into_view_if_needed()
+    box = figure.chart.bounding_box()
+    mouse, y = figure.page.mouse, box["y"] + 60
+    mouse.move(box["x"] + 90, y)
+    mouse.down()
+    few = int(figure.steps.input_value())
+    mouse.move(box["x"] + box["width"] / 2, y, steps=5)
+    mouse.up()
+    many = int(figure.steps.input_value())
+    assert few < 100 < many < 900
+    figure.stands(f"After {many} updates the FP16 weight is 1;")
+
+
+def drag_the_ratio(figure):
+    figure.ratio.scroll_into_view_if_needed()
+    box = figure.ratio.bounding_box()
+    mouse, y = figure.page.mouse, box["y"] + box["height"] / 2
+    mouse.click(box["x"] + 0.75 * box["width"], y)
+    figure.says("Swallowed")
+    mouse.move(box["x"] + 0.75 * box["width"], y)
+    mouse.down()
+    mouse.move(box["x"] + 0.2 * box["width"], y, steps=5)
+    mouse.up()
+    figure.says("Kept")
+
+
+JOURNEY = (
+    see_it_swallowed,
+    reach_the_goal_of_the_lesson,
+    type_nonsense,
+    walk_along_the_ratio_by_keyboard,
+    step_with_a_master_copy_by_keyboard,
+    round_at_random,
+    drag_in_the_chart,
+    drag_the_ratio,
+)
+
+
+def walk(figure):
+    for part in JOURNEY:
+        part(figure)
+
+
+def assert_theme(figure, theme):
+    painted = figure.figure.evaluate("(f) => getComputedStyle(f).backgroundColor")
+    brightness = [int(channel) for channel in re.findall(r"\d+", painted)[:3]]
+    assert figure.figure.get_attribute("data-theme") == theme
+    assert (min(brightness) > 200) if theme == "light" else (max(brightness) < 60)
+
+
+# -- in JupyterLab ---------------------------------------------------------------------------------
+
+
+def test_lesson_04_in_jupyterlab(lab, copy_lesson, open_page):
+    page = open_page(color_scheme="light")
+    lab.open(page, copy_lesson(LESSON))
+    lab.run_all(page)
+    figure = Figure(page)
+    assert_theme(figure, "light")
+    walk(figure)
+    page.emulate_media(color_scheme="dark")
+    page.locator('.mpt[data-theme="dark"]').first.wait_for(timeout=20_000)
+    assert_theme(figure, "dark")
+    walk(figure)
+    assert page.locator(".jp-RenderedText[data-mime-type*=stderr]").count() == 0
+    assert not page.complaints
+
+
+# -- exported, without kernel and network ----------------------------------------------------------
+
+
+@THEMES
+def test_lesson_04_exported(export, open_page, theme):
+    page = open_page(offline=True)
+    page.goto(export(LESSON, theme).as_uri())
+    figure = Figure(page)
+    assert_theme(figure, theme)
+    walk(figure)
+    assert not page.complaints
+
+
+POSITIONS = (
+    {},
+    {"fmt": "BF16", "way": "stochastic", "n": 400},
+    {"way": "master", "n": 4},
+    {"fmt": "FP32", "update": "2^-26", "n": 1000},
+    {"fmt": "FP8_E4M3", "weight": 2, "update": "1", "n": 500},
+    {"fmt": "FP8_E5M2", "weight": "2^-6", "update": "-2^-31", "way": "stochastic"},
+    {"fmt": "FP16", "weight": 2, "update": "-1", "way": "master", "n": 3},
+)
+
+
+@THEMES
+@pytest.mark.parametrize("width", [700, 1200])
+def test_nothing_is_cut_off(open_page, theme, width):
+    page = open_page(width=width, color_scheme=theme, offline=True)
+    for position in POSITIONS:
+        page.set_content(bare_page(UpdateGrid(**position)))
+        assert Figure(page).figure.evaluate(CUT_OFF) == [], position
+    assert not page.complaints
+
+
+CUT_OFF = """(figure) => {
+  const { left, right } = figure.getBoundingClientRect();
+  const texts = [...figure.querySelectorAll("svg text, td, .mpt-readout, label")];
+  return texts.filter((node) => {
+    const box = node.getBoundingClientRect();
+    return box.width && (box.left < left || box.right > right);
+  }).map((node) => node.textContent);
+}"""
+
+
+@THEMES
+def test_accessibility(open_page, theme):
+    page = open_page(color_scheme=theme, offline=True)
+    for position in POSITIONS:
+        page.set_content(bare_page(UpdateGrid(**position)))
+        Figure(page)
+        assert_accessible(page, ".mpt")
+
+
+def bare_page(figure):
+    return (
+        f'<!doctype html><html lang="en"><title>Figure</title><main>{figure.static_html()}</main>'
+    )
