@@ -47,6 +47,17 @@ def test_more_activations_turn_the_balance(memory):
     assert large < 1 < small
 
 
+def test_what_is_held_throughout_does_not_shrink(memory):
+    for model, batch_size in {(s.model, s.batch_size) for s in memory.steps}:
+        fp32, amp = (memory.of(model, batch_size, r).start_bytes for r in ("FP32", "AMP FP16"))
+        assert amp == fp32
+
+
+def test_a_wide_mlp_needs_more_memory_in_all(memory):
+    assert memory.ratio("wide_mlp", 64, "AMP FP16") > 1
+    assert memory.ratio("small_cnn", 128, "AMP FP16") < 0.7
+
+
 def test_the_sweep_times_each_way_at_each_size(speed):
     assert speed.sizes == (32, 64, 128) and speed.ways[0] == "FP32"
     assert len(speed.products) == 3 * 5

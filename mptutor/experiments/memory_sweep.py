@@ -150,8 +150,10 @@ def _measure(name: str, batch_size: int, recipe: Recipe, device: torch.device) -
             return F.cross_entropy(model(inputs), targets)
 
     with recipe.arithmetic(device):
-        stepper.backward(forward())
-        stepper.step()  # the first step makes the optimizer's state
+        while stepper.updates == 0:  # the first makes the optimizer's state; a skipped one does not
+            stepper.zero_grad()
+            stepper.backward(forward())
+            stepper.step()
         stepper.zero_grad()
         with MemoryMeter(model, stepper.optimizer, inputs, targets) as meter:
             stepper.backward(forward())
