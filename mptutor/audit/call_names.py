@@ -51,7 +51,10 @@ QUOTIENTS = frozenset("div __truediv__ true_divide".split())
 ADDITIONS = frozenset("add __add__ __radd__ sub __sub__ add_ sub_ lerp".split())
 
 #: Ways to change an average, or a gradient, in place.
-IN_PLACE_UPDATES = frozenset("add_ lerp_ sub_ mul_ copy_ __iadd__ __isub__ __imul__".split())
+REPLACEMENTS = frozenset("copy_ set_data".split())
+IN_PLACE_UPDATES = REPLACEMENTS | frozenset(
+    "add_ lerp_ sub_ mul_ __iadd__ __isub__ __imul__".split()
+)
 ADDED_IN_PLACE = frozenset("add_ sub_ __iadd__ __isub__".split())
 CLAMPS = frozenset("clamp_ clip_ clamp_max_ clamp_min_ renorm_".split())
 LINEAR_EDITS = frozenset("mul_ div_ __imul__ __itruediv__ _foreach_mul_ _foreach_div_".split())

@@ -21,6 +21,7 @@ from mptutor.audit.call_names import (
     KEEP_SCALE,
     LINEAR_EDITS,
     PRODUCTS,
+    REPLACEMENTS,
     TO_FP32,
     TO_HALF,
 )
@@ -50,7 +51,8 @@ class Probes:
         first = args[0] if args else None
         self._hand_edit(name, first, args)
         updates = name in IN_PLACE_UPDATES and readable(first) and first.dtype in HALF
-        if updates and first.numel() > 1 and not first.requires_grad:
+        trained = updates and first.requires_grad and name != "set_data"
+        if updates and first.numel() > 1 and not trained:
             return _asked_for(name, first, args)
         return None
 
@@ -174,7 +176,7 @@ def _asked_for(name: str, x: Tensor, args: tuple) -> tuple[Tensor, Tensor] | Non
         return (old, old != 0) if isinstance(other, float) and other != 1.0 else None
     if isinstance(other, Tensor) and other.shape == x.shape:
         everything = torch.ones_like(old, dtype=torch.bool)
-        return old, everything if name == "copy_" else sample(other) != 0
+        return old, everything if name in REPLACEMENTS else sample(other) != 0
     return None
 
 

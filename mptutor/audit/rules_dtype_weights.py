@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from mptutor.audit.call_names import REPLACEMENTS
 from mptutor.audit.events import OptimizerStep
 from mptutor.audit.events_forward import Call, Forward
 from mptutor.audit.rules import SUSPECT, WRONG, Evidence, Sighting, rule, seen_at
@@ -79,7 +80,7 @@ def average_stalls(evidence: Evidence) -> Sightings:
     stuck = [c for c in evidence.of(Call) if c.asked and c.still / c.asked > 0.5]
     times = Counter((c.site.file, c.site.line) for c in stuck)
     for call in stuck:
-        once = call.name == "copy_" and times[call.site.file, call.site.line] < 3
+        once = call.name in REPLACEMENTS and times[call.site.file, call.site.line] < 3
         if not once:
             kept = call.output.dtype if call.output is not None else "16 bits"
             share = call.still / call.asked

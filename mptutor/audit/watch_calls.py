@@ -40,6 +40,10 @@ class _Before:
     inputs: list[Values] | None = None
 
 
+#: `x.data = y`, the one attribute whose assignment changes values.
+_SET_DATA = torch.Tensor.data.__set__
+
+
 class CallWatch:
     """Puts the mode on the stack and takes it off again."""
 
@@ -109,7 +113,7 @@ class CallWatch:
             if isinstance(first, Tensor) and (self.as_accelerator or first.device.type != "cpu"):
                 self.recorder.record(Sync, how=name)
             return
-        outputs = [first] if name == "__setitem__" else list(tensors_in(result))[:8]
+        outputs = [first] if name in ("__setitem__", "set_data") else list(tensors_in(result))[:8]
         if not outputs or torch._C._current_autograd_node() is not None:
             return
         output, *others = outputs
@@ -206,7 +210,7 @@ class _Mode(TorchFunctionMode):
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
+        name = "set_data" if func == _SET_DATA else getattr(func, "__name__", "")
         if name in IGNORED or torch.compiler.is_compiling() or not self._watch.wanted:
             return func(*args, **kwargs)
         before = self._before(name, args, kwargs) or _Before()

@@ -309,6 +309,14 @@ def average_copied_in_fp16():
     _with_average(lambda a, p: a.copy_(0.9999 * a + 0.0001 * p.half()), FP16)
 
 
+@fires("average_stalls")
+def momentum_encoder_replaced_in_bf16():
+    def update(a, p):
+        a.data = a.data * 0.999 + p.data.bfloat16() * 0.001
+
+    _with_average(update, BF16)
+
+
 @silent("average_stalls")
 def average_in_fp32():
     _with_average(lambda a, p: a.lerp_(p, 0.0005), torch.float32)
