@@ -8,7 +8,7 @@ launches (`mptutor.forecast.roofline`).
 
 >>> f = forecast("small_cnn", batch=128, recipe="amp-fp16", gpu="T4")
 >>> f.peak_bytes_by_part["parameters"], f.fits
-(103080, True)
+(103096, True)
 
 What is counted is exact: the memory of tensors on a GPU, to the byte, but for what CUDA, cuBLAS and
 cuDNN take for themselves.  What is priced is a model, and a forecast is called one wherever it
