@@ -1,13 +1,14 @@
 """Fine-tuning, where 16-bit weights stand still.
 
-An update changes a weight only if it is at least about half the distance to the weight's next
-neighbour, which in BF16 is a 256th of the weight.  From scratch, with a large learning rate and
-weights near zero, most updates are larger, and pure BF16 trains as well as FP32.  Late in training
-and in fine-tuning they are not: the learning rate is small and the weights are what they are.
+An update changes a weight only if it is larger than about half the distance to the weight's next
+neighbour, which in BF16 is between a 512th and a 256th of the weight.  From scratch, with a large
+learning rate and weights near zero, enough updates are, and pure BF16 trains as well as FP32.  Late
+in training and in fine-tuning they are not: the learning rate is small and the weights are what
+they are.
 
 Here the course CNN is trained on upright images, in FP32, and then fine-tuned with Adam on the
-same images turned upside down.  At a learning rate of 3e-5 pure BF16 hardly learns, at 1e-4 it lags
-behind; FP32, AMP and BF16 with an FP32 master copy agree.  `Run.share_moved` tells why.
+same images turned upside down.  At a learning rate of 3e-5 pure BF16 is left far behind, at 1e-4
+less so; FP32, AMP and BF16 with an FP32 master copy agree.  `Run.share_moved` tells why.
 
 FP16 has three mantissa bits more than BF16 and hardly stalls here.  What kills naive FP16 is
 Adam's ``eps``, 1e-8, which is 0 in FP16; with ``eps=1e-4`` it keeps up.
