@@ -42,7 +42,7 @@ class Values:
 
 @dataclass(kw_only=True)
 class LayerGradient(Event):
-    """The 16-bit gradient at one layer's output: counts over a sample of its elements.
+    """The 16-bit gradient at one layer's output; in FP16 with counts over a sample of it.
 
     `flushed_without_scale` counts those which are nonzero only thanks to the loss scale.
     """

@@ -152,10 +152,10 @@ class LayerWatch:
         lo, hi = lo_hi(gradient)
         self.recorder.later(event, "lo", lo)
         self.recorder.later(event, "hi", hi)
-        count = functools.partial(
-            _count, event, sample(in_memory_order(gradient)).clone(), self.scalers.scale_now
-        )
-        self.recorder.at_end_of_step(count)
+        if gradient.dtype is torch.float16:
+            values = sample(in_memory_order(gradient)).clone()
+            count = functools.partial(_count, event, values, self.scalers.scale_now)
+            self.recorder.at_end_of_step(count)
 
 
 def _count(event: LayerGradient, values: Tensor, scale: Tensor | None) -> None:
