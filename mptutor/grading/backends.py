@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mptutor.grading.channel import Channel, NoReply
 from mptutor.grading.examine import Start, Usage
@@ -69,7 +70,7 @@ def open_backend(
     limits : Limits
         What each process may use.
     preload : sequence of str
-        Modules that the warm parent imports ahead.
+        Modules that the warm parent imports ahead, as far as they are not withheld.
     withheld : sequence of str
         Modules of this package that students' code must do without.
     image : str
@@ -173,7 +174,7 @@ class Copy(Channel):
     def __init__(self, talk: socket.socket, hold: socket.socket, limits: Limits) -> None:
         super().__init__(talk, limits.reply_bytes)
         self._talk, self._hold = talk, hold
-        self._usage: Usage | None = None
+        self._report: dict[str, Any] | None = None
 
     def end(self) -> Usage:
         """Have the supervisor end the process, and return its report.
@@ -183,20 +184,15 @@ class Copy(Channel):
         NoSandbox
             If the process never started, because the kernel refused.
         """
-        if self._usage is None:
-            with self._talk, self._hold:
+        if self._report is None:
+            with self._talk, self._hold, self._hold.makefile("rb") as reader:
                 with suppress(OSError):
                     self._hold.shutdown(socket.SHUT_WR)  # the sign the supervisor waits for
-                self._usage = _read_report(self._hold)
-        return self._usage
-
-
-def _read_report(hold: socket.socket) -> Usage:
-    with hold.makefile("rb") as reader:
-        report = json.loads(reader.read() or b'{"end": "supervisor lost"}')
-    if "refused" in report:
-        raise NoSandbox(f"The kernel refused a sandbox ({report['refused']}). {_CHOICES}")
-    return Usage(**report)
+                self._report = json.loads(reader.read() or b'{"end": "lost"}')
+        if "refused" in self._report:
+            why = self._report["refused"]
+            raise NoSandbox(f"The kernel refused a sandbox ({why}). {_CHOICES}")
+        return Usage(**self._report)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ from mptutor.grading.notebook import Unreadable, parse, read_file
 from mptutor.grading.result import Cost, Result
 from mptutor.grading.store import Store
 
+#: What exercises import, so that not every student's process has to.
+_OFTEN_IMPORTED = ("mptutor.rounding", "mptutor.census", "mptutor.scaling", "mptutor.simulate")
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -100,6 +103,7 @@ def _grade_lesson(
         return open_backend(
             settings.backend,
             settings.limits,
+            preload=_OFTEN_IMPORTED,
             withheld=assignment.withheld,
             image=settings.image,
             container_options=settings.container_options,

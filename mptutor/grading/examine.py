@@ -26,7 +26,11 @@ _BATCH_BYTES, _BATCH_ITEMS = 1 << 16, 32
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process used and how it ended. ``None`` where the backend cannot tell."""
+    """What a process used and how it ended. ``None`` where the backend cannot tell.
+
+    ``end`` is ``"memory"`` if its memory ran over, and ``"lost"`` if its supervisor is gone, which
+    is nobody's fault.
+    """
 
     cpu_s: float | None = None
     peak_bytes: int | None = None
@@ -111,8 +115,9 @@ def examine(
             try:
                 _go_through(student, cells, questions, record, limits, deadline)
             except _Lost as lost:
-                usage = student.end()
-                lost.blame(record, "memory" if usage.end == "memory" else lost.why)
+                end = student.end().end
+                if end != "lost":
+                    lost.blame(record, "memory" if end == "memory" else lost.why)
             record.wall_s = round(record.wall_s + time.monotonic() - began, 4)
             _add_up(record, student.end())
         if len(record.answers) == len(questions) or record.wall_s >= limits.submission_s:

@@ -33,8 +33,12 @@ class Limits:
     processes: int = 16
     open_files: int = 256
 
-    def apply(self) -> None:
-        """Set the limits that the kernel keeps for a process, and for those it starts."""
+    def apply(self, count_processes: bool = True) -> None:
+        """Set the limits that the kernel keeps for a process, and for those it starts.
+
+        Processes are counted for a user, so outside of a user namespace of its own a student's
+        process would share their number with all that the instructor runs.
+        """
         import resource
 
         for kind, value in (
@@ -44,9 +48,10 @@ class Limits:
             (resource.RLIMIT_FSIZE, self.file_bytes),
             (resource.RLIMIT_MEMLOCK, 0),
             (resource.RLIMIT_NOFILE, self.open_files),
-            (resource.RLIMIT_NPROC, self.processes),
         ):
             _lower(kind, value)
+        if count_processes:
+            _lower(resource.RLIMIT_NPROC, self.processes)
 
 
 def _lower(kind: int, value: int) -> None:

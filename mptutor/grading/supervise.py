@@ -15,6 +15,7 @@ import select
 import signal
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -128,7 +129,7 @@ def _be_student(order: Order, view: View, trees: Trees, talk: socket.socket, say
 def _be_trusted_student(order: Order, talk: socket.socket, hold: socket.socket) -> NoReturn:
     hold.close()
     os.setsid()
-    order.limits.apply()
+    order.limits.apply(count_processes=False)
     _answer_on(talk)
 
 
@@ -184,7 +185,8 @@ def _kill(child: int, sandboxed: bool) -> None:
     os.kill(child, signal.SIGKILL)
     if not sandboxed:
         # What the student started in its own session goes too, what detached itself does not.
-        os.killpg(child, signal.SIGKILL)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child, signal.SIGKILL)
 
 
 def _peak_bytes(usage: resource.struct_rusage) -> int:

@@ -68,7 +68,8 @@ def _import_ahead(modules: list[str]) -> None:
 
     mptutor.grading.child.prepare()
     for module in modules:
-        importlib.import_module(module)
+        with suppress(ImportError):  # withheld for this assignment
+            importlib.import_module(module)
 
 
 def _fold_memory() -> None:

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +27,8 @@ from mptutor.grading.text import for_csv, for_html, for_terminal
 from tests.grading.exercise01 import SEED, code_cell, exercise, notebook
 
 NAME = "01_number_formats"
+_CODE = "import sys; from mptutor.grading.cli import main; sys.exit(main(sys.argv[1:]))"
+CLI = [sys.executable, "-c", _CODE]
 CLASS = {
     "ada": exercise(),
     "ben": exercise(s2="def ulp_fp16(x):\n    return 2.0**-10"),
@@ -295,6 +298,27 @@ def test_fails_closed_without_namespaces(submitted, tmp_path, capsys, monkeypatc
         assert choice in said
 
 
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare (util-linux)")
+def test_fails_closed_where_the_kernel_refuses(submitted, tmp_path):
+    """In a user namespace without a mount namespace even root may not build a sandbox."""
+    out = tmp_path / "out"
+    command = ["unshare", "--user", "--map-root-user", *CLI, str(submitted), "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert "The kernel refused a sandbox (open_tree /" in done.stderr
+    assert "--trust-students" in done.stderr and "Traceback" not in done.stderr
+    graded = [r for r in store.Store(out).all() if not r.reason]
+    assert graded == []
+
+
+def test_trusted_students(submitted, tmp_path, capfd):
+    out = tmp_path / "out"
+    arguments = [str(submitted), "--out", str(out), "--trust-students", "--seed", str(SEED)]
+    assert main(arguments) == 0
+    points = {r.student: r.points for r in store.Store(out).all()}
+    assert points["ada"] == 7 and points["ben"] == 5 and points["cy"] == 4
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
 def test_nothing_is_left_of_a_grader_that_is_killed(submitted, tmp_path):
     """Not even SIGKILL leaves a student's process behind, and the next run goes on."""
@@ -302,8 +326,7 @@ def test_nothing_is_left_of_a_grader_that_is_killed(submitted, tmp_path):
         path.unlink()
     slow = exercise(first="import time; time.sleep(100 * 3.14159)")
     (submitted / "ada" / NAME / f"{NAME}.ipynb").write_text(json.dumps(slow))
-    code = "import sys; from mptutor.grading.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, str(submitted / "ada"), "--out", str(tmp_path / "out")]
+    command = [*CLI, str(submitted / "ada"), "--out", str(tmp_path / "out")]
     grader = subprocess.Popen([*command, "--timeout", "60"], stderr=subprocess.PIPE)
     children = []
     for _ in range(600):
