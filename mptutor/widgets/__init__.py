@@ -13,6 +13,7 @@ _HOME = {
     "AccumulationExplorer": "accumulation_explorer",
     "BitExplorer": "bit_explorer",
     "ScaleExplorer": "scale_explorer",
+    "ScalerSimulator": "scaler_simulator",
     "UpdateGrid": "update_grid",
 }
 

@@ -22,6 +22,7 @@ import torch
 from mptutor.experiments.scaler_traces import run_scaler_traces
 from mptutor.plots import plot_scaler_trace
 from mptutor.scaling import DynamicLossScaler, ScalerState, next_state
+from mptutor.widgets import ScalerSimulator
 
 # %% [markdown]
 # ## The rule
@@ -195,6 +196,28 @@ assert weight.isfinite().all()
 # With `GradScaler`, write the guard into the loop: stop if `scaler.get_scale()` falls below 1. By
 # then something is wrong that no scale will mend. Look at the loss itself.
 #
+# Here is a scaler to play with. The gradients are recorded; the accidents are yours.
+
+# %% tags=["widget"]
+ScalerSimulator(init_scale=2.0**16, growth_interval=25, spikes=[60, 61, 110])
+
+# %% [markdown]
+# **Goal.** Go to step 0, press *166 NaN batches*, and see what step 166 does. Then go back into the
+# fall and make single steps healthy (Delete; N makes them NaN again). Which is the first whose
+# healthy batch already writes NaN?
+#
+# **Question.** The scale is not 0 there. Why is the step deadly all the same?
+#
+# <details><summary>Answer</summary>
+#
+# Step 144, at a scale of 2⁻¹²⁸. GradScaler multiplies the gradients by 1 / scale, in FP32, where
+# 2¹²⁸ is infinite. The gradients, flushed to 0, pass the check and become 0 × inf, which is NaN.
+# One step earlier the factor is still finite, and the step only learns nothing.
+#
+# </details>
+#
+# Try a floor of 1 as well, and a growth interval of 5: how many more steps does it cost?
+#
 # ## The scale is part of the checkpoint
 #
 # > **Predict.** A training has found its scale and is saved. It is resumed with a fresh scaler that
@@ -223,8 +246,8 @@ assert set(torch.amp.GradScaler("cpu").state_dict()) == set(DynamicLossScaler().
 # - Our scaler and PyTorch's agree over a real training: same scales, same skips, same bits.
 # - The first skips are harmless and leave weights and optimizer state alone. Skips that do not end
 #   mean that the loss itself is broken.
-# - After 166 skips from 65536 the scale is 0, and the next good step writes NaN into the weights. A
-#   floor or an alarm prevents it.
+# - After 166 skips from 65536 the scale is 0, and the next good step writes NaN into the weights,
+#   as at any scale from 2⁻¹²⁸ down. A floor or an alarm prevents it.
 #
 # **Now you:** [exercise 06](../exercises/06_dynamic_loss_scaling/06_dynamic_loss_scaling.ipynb), 40
 # minutes. It ends with your own scaler driving this training to the same bits.
