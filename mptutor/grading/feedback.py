@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mptutor.grading.page import page
 from mptutor.grading.result import Result, TaskResult
-from mptutor.grading.text import for_html
+from mptutor.grading.text import for_html, prose
 
 
 def feedback_page(result: Result) -> str:
@@ -17,7 +17,7 @@ def feedback_page(result: Result) -> str:
     title = f"Exercise {result.lesson}: {result.points} of {result.max_points} points"
     parts = [f"<h1>{for_html(title)}</h1>", f"<p>{for_html(result.student)}</p>"]
     if result.reason:
-        parts.append(f"<p><strong>{for_html(result.reason)}</strong></p>")
+        parts.append(f"<p><strong>{prose(result.reason)}</strong></p>")
     else:
         parts += [_task(task) for task in result.tasks]
     parts += [
@@ -34,7 +34,7 @@ def _task(task: TaskResult) -> str:
         "<section>",
         f'<h2><span class="{style}">{mark}</span> {task.task} '
         f"<code>{for_html(task.function)}</code>, {task.points} of {task.max_points} points</h2>",
-        f"<p>{for_html(task.reason)}</p>",
+        f"<p>{prose(task.reason)}</p>",
     ]
     if task.case:
         shown = (
@@ -44,7 +44,7 @@ def _task(task: TaskResult) -> str:
         )
         lines.append(f"<pre>{for_html(shown)}</pre>")
     if task.hint:
-        lines.append(f"<p>{for_html(task.hint)}</p>")
+        lines.append(f"<p>{prose(task.hint)}</p>")
     if task.reread:
         lesson = for_html(task.task.partition(".")[0])
         lines.append(f"<p>Reread lesson {lesson}, “{for_html(task.reread)}”.</p>")
@@ -54,5 +54,5 @@ def _task(task: TaskResult) -> str:
 def _list(title: str, items: tuple[str, ...]) -> str:
     if not items:
         return ""
-    entries = "\n".join(f"<li>{for_html(item)}</li>" for item in items)
+    entries = "\n".join(f"<li>{prose(item)}</li>" for item in items)
     return f"<section>\n<h2>{for_html(title)}</h2>\n<ul>\n{entries}\n</ul>\n</section>"

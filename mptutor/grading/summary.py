@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mptutor.grading.page import page
 from mptutor.grading.result import Result, TaskResult
-from mptutor.grading.text import for_html
+from mptutor.grading.text import for_html, prose
 
 _BAR_HEIGHT, _LABEL_WIDTH, _BAR_WIDTH = 24, 300, 320
 _OUTCOMES = ("right", "wrong", "raised", "stopped", "unwritten", "missing")
@@ -18,7 +18,7 @@ def summary_page(results: Sequence[Result]) -> str:
     by_lesson = defaultdict(list)
     for result in results:
         by_lesson[result.lesson].append(result)
-    parts = [f"<h1>{len(results)} submissions graded</h1>"]
+    parts = [f"<h1>{len(results)} submissions</h1>"]
     parts += [_lesson(lesson, ones) for lesson, ones in sorted(by_lesson.items())]
     return page("The class", "\n".join(parts))
 
@@ -86,6 +86,7 @@ def _plot(counted: list[tuple[str, str, int]]) -> str:
             f'<text x="{_LABEL_WIDTH + length + 8:.0f}" y="{top + 17}">{count}</text>'
         )
     return (
+        "<h2>What was misunderstood, and how often</h2>\n"
         f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" '
         'aria-label="How often each misunderstanding was found">\n' + "\n".join(bars) + "\n</svg>"
     )
@@ -100,5 +101,5 @@ def _incidents(graded: list[Result]) -> list[tuple[Result, str]]:
 def _unusual(title: str, entries: list[tuple[Result, str]]) -> str:
     if not entries:
         return ""
-    items = "\n".join(f"<li>{for_html(r.student)}: {for_html(text)}</li>" for r, text in entries)
+    items = "\n".join(f"<li>{for_html(r.student)}: {prose(text)}</li>" for r, text in entries)
     return f"<h2>{title}</h2>\n<ul>\n{items}\n</ul>"

@@ -7,8 +7,10 @@ in a spreadsheet start a formula, in a page run a script.
 from __future__ import annotations
 
 import html
+import re
 import unicodedata
 
+_BACKTICKS = re.compile(r"`([^`]*)`")
 #: Characters a spreadsheet takes for the start of a formula.
 _FORMULA = tuple("=+-@\t\r")
 
@@ -27,3 +29,8 @@ def for_csv(text: str) -> str:
 def for_html(text: str) -> str:
     """Return ``text`` as the content or the attribute of an HTML element."""
     return html.escape("".join(c if unicodedata.category(c) != "Cs" else "�" for c in text))
+
+
+def prose(text: str) -> str:
+    """Return a sentence for HTML, with what stands in backticks set as code."""
+    return _BACKTICKS.sub(r"<code>\1</code>", for_html(text))
