@@ -1,8 +1,11 @@
 """Published measurements of memory and step time, to hold the forecasts against.
 
 Every row says where it was published and everything that the forecast needs to know of it.  The
-constants of the roofline were fitted to the rows marked `fitted`, all of them ResNet-50; the others
-say how good the fit is elsewhere.  Rows outside the promised error carry their cause.
+constants of the roofline were searched for on the rows marked `fitted`, all of them ResNet-50, and
+rounded with a look at the others.  Rows outside the promised error carry their cause.
+
+Some of a setup is not in its source and is assumed here: that BERT in FP16 ran as apex O2, that
+DeiT kept its default average of the weights, and the batch of PyTorch's AMP recipe.
 
 ``python -m tests.published`` prints forecast against published; ``--json FILE`` writes it.
 """

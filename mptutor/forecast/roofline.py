@@ -5,10 +5,10 @@ runs on, what its bytes take at the bandwidth of the memory, and what it takes t
 all.  Williams, Waterman and Patterson, *Roofline* (2009), drew the first two as a roof over the
 arithmetic intensity, FLOP per byte; small networks live under the third.
 
-No kernel gets what the data sheet promises.  `Efficiency` says what share it gets, in constants
-that were fitted, and then rounded, to twenty published ResNet-50 measurements on six GPUs.  How
-good they are shows on what they were not fitted to, BERT and twenty networks for images:
-`tests/published.py` holds all of them.
+No kernel gets what the data sheet promises.  `Efficiency` says what share it gets.  The constants
+were searched for on a coarse grid, over twenty published ResNet-50 measurements on six GPUs, and
+then rounded; `gddr`, `tensor_cores` and `cores` were settled after a look at the other rows of
+`tests/published.py`, BERT and twenty networks for images, so those are not wholly unseen.
 
 The layout of images counts as much as their format.  Tensor Cores read channels last (NHWC), and
 torch's default is channels first (NCHW), so cuDNN transposes what goes into a convolution and what
