@@ -61,7 +61,7 @@ class ScalerTrace:
         Unscaled.
     largest_gradients
         The largest magnitude among the gradients of all layers' outputs and weights, unscaled; inf
-        where one overflowed.
+        where one overflowed, or NaN where it went on into others.
     final_scale
         The scale after the last step.
     weights_hash
