@@ -361,3 +361,12 @@ def test_the_view_prints_all_digits_while_they_are_few(x, text):
 @pytest.mark.parametrize("x", [2.0**-149, 0.1])
 def test_the_view_says_when_there_are_more_digits(x):
     assert evaluate(SOURCE, "exactNumber(x)", x=x) == f"{float(f'{x:.15g}')}…"
+
+
+def test_a_lesson_chooses_the_numbers_to_jump_to():
+    assert BitExplorer(examples=["100", "0.1"]).examples == [
+        ["100", "the number 100"],
+        ["0.1", "one tenth"],
+    ]
+    with pytest.raises(ValueError, match="Type a number"):
+        BitExplorer(examples=["ten"])

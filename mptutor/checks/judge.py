@@ -1,8 +1,8 @@
 """The judge: plain answers in, a verdict out.
 
-It compares the answers with the reference's, case by case, and stops explaining at the first that
-is wrong: one input, what came out, what was expected. Then it asks each misunderstanding of the
-task what it would have answered, and names the one that explains the wrong answers best.
+It compares the answers with the reference's, case by case, and asks each misunderstanding of the
+task what it would have answered. The one that explains the wrong answers best is named, and one
+case shown that it explains: the input, what came out, what was expected.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from mptutor.checks.plain import Unknown, pack, unpack
-from mptutor.checks.task import Case, Misunderstanding, Task
+from mptutor.checks.task import Case, Misunderstanding, Task, same
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Verdict:
     """What the judge found.
 
     ``outcome`` is ``"right"``, ``"wrong"``, ``"raised"`` (the code raised an exception) or
-    ``"unwritten"``. Unless all is right, ``case``, ``expected`` and ``got`` show the first case
-    that is not, as text; ``misunderstanding`` is the name of the belief the answers show, or
+    ``"unwritten"``. Unless all is right, ``case``, ``expected`` and ``got`` show a case that is
+    not, as text; ``misunderstanding`` is the name of the belief the answers show, or
     ``None``; ``hint`` speaks to it and ``reread`` names the heading in the lesson.
     """
 
@@ -76,18 +76,18 @@ def judge(task: Task, cases: Sequence[Case], answers: Sequence[dict[str, Any]]) 
     if all(right):
         return Verdict(task.id, "right", len(cases), len(cases))
 
-    first = right.index(False)
-    belief = _explain(task, cases, expected, got)
+    belief, shown = _explain(task, cases, expected, got)
+    where, expected_part, got_part = _narrow(expected[shown], got[shown])
     return Verdict(
         task.id,
-        _outcome(got[first]),
+        _outcome(got[right.index(False)]),
         sum(right),
         len(cases),
-        case=cases[first].label,
-        expected=show(expected[first]),
-        got=show(got[first]),
+        case=cases[shown].label + where,
+        expected=show(expected_part),
+        got=show(got_part),
         misunderstanding=belief.name if belief else None,
-        hint=belief.hint if belief else _describe_mismatch(expected[first], got[first]),
+        hint=belief.hint if belief else _describe_mismatch(expected[shown], got[shown]),
         reread=belief.reread if belief else "",
     )
 
@@ -128,20 +128,30 @@ def _outcome(got: Any) -> str:
 
 def _explain(
     task: Task, cases: Sequence[Case], expected: Sequence[Any], got: Sequence[Any]
-) -> Misunderstanding | None:
-    """Return the misunderstanding whose answers are most like the learner's.
+) -> tuple[Misunderstanding | None, int]:
+    """Return the misunderstanding whose answers are most like the learner's, and a case to show.
 
-    A belief that shares less than half of the wrong answers is no explanation.
+    A belief that shares less than half of the wrong answers is no explanation. The case is the
+    first wrong one, of those that the belief explains if there is one.
     """
     wrong = [not _agrees(task, e, g) for e, g in zip(expected, got, strict=True)]
-    best, best_likeness = None, 0
+    best, best_likeness, shown = None, 0, wrong.index(True)
     for belief in task.misunderstandings:
         believed = [_what_it_answers(belief, case) for case in cases]
         alike = [_alike(task, b, g) for b, g in zip(believed, got, strict=True)]
-        explained = sum(a and w for a, w in zip(alike, wrong, strict=True))
-        if 2 * explained >= sum(wrong) and sum(alike) > best_likeness:
-            best, best_likeness = belief, sum(alike)
-    return best
+        explained = [a and w for a, w in zip(alike, wrong, strict=True)]
+        if 2 * sum(explained) >= sum(wrong) and sum(alike) > best_likeness:
+            best, best_likeness, shown = belief, sum(alike), explained.index(True)
+    return best, shown
+
+
+def _narrow(expected: Any, got: Any) -> tuple[str, Any, Any]:
+    """Of two long lists, return which entry is the first to differ, and that entry of each."""
+    if type(expected) is list and type(got) is list and 3 < len(expected) == len(got):
+        for i, (e, g) in enumerate(zip(expected, got, strict=True)):
+            if not same(e, g):
+                return f"; entry {i} of the list", e, g
+    return "", expected, got
 
 
 def _alike(task: Task, believed: Any, got: Any) -> bool:
@@ -171,6 +181,9 @@ def _describe_mismatch(expected: Any, got: Any) -> str:
                 )
     if isinstance(expected, dict) and isinstance(got, dict) and expected.keys() != got.keys():
         return f"The keys are {sorted(got)}; asked for are {sorted(expected)}."
+    if isinstance(expected, dict) and isinstance(got, dict):
+        wrong = [key for key in expected if not same(expected[key], got[key])]
+        return f"Wrong: {', '.join(wrong)}. The other entries are right."
     if type(expected) is not type(got) and not isinstance(expected, (int, float)):
         return f"It is a {type(got).__name__}; asked for is a {type(expected).__name__}."
     return ""

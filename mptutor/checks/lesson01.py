@@ -134,6 +134,13 @@ _DECODE = Task(
             _TOP,
         ),
         Misunderstanding(
+            "minus zero lost",
+            "Only minus zero is wrong. In Python -1 * 0 is the integer 0, which has no sign: "
+            "multiply floats, or use `math.copysign`.",
+            lambda code: 0.0 if code == 0x8000 else _decode_as(code),
+            _SUBNORMAL,
+        ),
+        Misunderstanding(
             "sign ignored",
             "The first bit makes no difference to your answer.",
             lambda code: _decode_as(code, signed=False),
@@ -222,6 +229,13 @@ _ULP_TASK = Task(
             _SUBNORMAL,
         ),
         Misunderstanding(
+            "zero as frexp sees it",
+            "Only 0 is wrong. `frexp(0)` gives the exponent 0, as if zero lay beside 1. Which is "
+            "the number next to zero?",
+            lambda x: 2.0 ** (max(_exponent(x), -14) - 10),
+            _SUBNORMAL,
+        ),
+        Misunderstanding(
             "half an ulp",
             "All of your answers are half of what is asked for. The largest error of rounding is "
             "half the distance between neighbours; here the distance is wanted.",
@@ -262,10 +276,10 @@ _ULP_TASK = Task(
             _ULP,
         ),
         Misunderstanding(
-            "eleven bits stored",
-            "All of your answers are a power of two away from right. How many mantissa bits does "
-            "FP16 store?",
-            lambda x: FP16.ulp(x) * 2,
+            "exponent one too high",
+            "Your distances are twice too large. `frexp` gives a fraction from 0.5 to 1, a "
+            "significand lies between 1 and 2: is your exponent one too high?",
+            lambda x: 2.0 ** (max(math.frexp(x)[1], -14) - 10) if x else FP16.smallest_subnormal,
             _ULP,
         ),
     ),
@@ -342,8 +356,8 @@ _RANGE = Task(
         ),
         Misunderstanding(
             "subnormal tie",
-            "Your smallest subnormal number is half as large as it is. At or below that value "
-            "rounding gives zero; the smallest number itself lies above it.",
+            "Your smallest subnormal number is half as large as it should be. At or below that "
+            "value rounding gives zero; the smallest number itself lies above it.",
             lambda e, m: _range_table_as(e, m, subnormal_steps=-1),
             _SUBNORMAL,
         ),

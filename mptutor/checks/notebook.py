@@ -63,7 +63,7 @@ def check(task_id: str, written: Any) -> None:
 def explain(verdict: Verdict, function: str) -> list[str]:
     """Return the lines that tell a learner about a verdict that is not right."""
     score = f"{verdict.cases_right} of {verdict.cases_total} cases right"
-    lines = [f"{verdict.task} {function}: not yet, {score}. The first that is not:", ""]
+    lines = [f"{verdict.task} {function}: not yet, {score}. One that is not:", ""]
     lines += [
         f"  input     {verdict.case}",
         f"  yours     {verdict.got}",

@@ -3,17 +3,6 @@
 
 const NO_CODE = -1;
 
-const EXAMPLES = [
-  ["0.1", "one tenth"],
-  ["1/3", "one third"],
-  ["2048+1", "one step too fine for FP16"],
-  ["65519", "just below FP16's limit"],
-  ["65520", "FP16's limit"],
-  ["2^-24", "FP16's smallest number"],
-  ["2^-25", "half of it"],
-  ["nan", "not a number"],
-];
-
 // -- what every format makes of a number ------------------------------------------------------------
 
 function explore({ text, fmt, code, rows }) {
@@ -105,7 +94,7 @@ function subnormalNote({ kind, mantissaField, fmt }) {
 
 // -- the number, typed ----------------------------------------------------------------------------
 
-function numberField({ wantText }) {
+function numberField({ wantText }, numbers) {
   const input = control("input", {
     type: "text",
     class: "mpt-input",
@@ -113,7 +102,7 @@ function numberField({ wantText }) {
     autocomplete: "off",
     oninput: () => wantText(input.value),
   });
-  const examples = EXAMPLES.map(([text, hint]) =>
+  const examples = numbers.map(([text, hint]) =>
     control(
       "button",
       { type: "button", class: "mpt-button", title: hint, onclick: () => wantText(text) },
@@ -269,7 +258,7 @@ function render({ model, el }) {
       changeModel(model, { fmt: fmt.name, code, text: printNumber(decode(code, fmt).value) });
     },
   };
-  const field = numberField(actions);
+  const field = numberField(actions, model.get("examples"));
   const parts = [field, numberSlider(actions), bitTable(model.get("rows"), actions), closeUp()];
   const help = element(
     "p",

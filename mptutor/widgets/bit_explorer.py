@@ -38,6 +38,18 @@ SHOWN_FORMATS = (
     ff.FP4_E2M1,
 )
 
+#: Numbers to jump to, unless others are given, and what they are.
+EXAMPLES = {
+    "0.1": "one tenth",
+    "1/3": "one third",
+    "2048+1": "one step too fine for FP16",
+    "65519": "just below FP16's limit",
+    "65520": "FP16's limit",
+    "2^-24": "FP16's smallest number",
+    "2^-25": "half of it",
+    "nan": "not a number",
+}
+
 #: Stands for the code where there is none: NaN in FP6 and FP4.
 NO_CODE = -1
 
@@ -147,6 +159,8 @@ class BitExplorer(LiveFigure):
         The format to look at closely.
     formats : iterable of FloatFormat, optional
         The formats to show, one a row.
+    examples : iterable of str, optional
+        Numbers to jump to; a lesson leaves out those that answer its next question.
 
     Attributes
     ----------
@@ -157,7 +171,7 @@ class BitExplorer(LiveFigure):
     Raises
     ------
     ValueError
-        If ``fmt`` is not among ``formats``.
+        If ``fmt`` is not among ``formats``, or an example cannot be read.
     """
 
     _esm = javascript(
@@ -169,18 +183,21 @@ class BitExplorer(LiveFigure):
     fmt = traitlets.Unicode().tag(sync=True)
     code = traitlets.Int().tag(sync=True)
     rows = traitlets.List(read_only=True).tag(sync=True)
+    examples = traitlets.List(read_only=True).tag(sync=True)
 
     def __init__(
         self,
         value: float | str = 0.1,
         fmt: FloatFormat | str = "FP16",
         formats: Iterable[FloatFormat | str] = SHOWN_FORMATS,
+        examples: Iterable[str] = tuple(EXAMPLES),
     ) -> None:
         self._formats = {shown.name: shown for shown in map(get_format, formats)}
         text = value if isinstance(value, str) else print_number(value)
         self._check_shown(get_format(fmt).name)
         super().__init__(text=text, fmt=get_format(fmt).name)
         self.set_trait("rows", [_plain_data(shown) for shown in self._formats.values()])
+        self.set_trait("examples", [_example(text) for text in examples])
         self.observe(self._follow_number, ["text", "fmt"])
         self.observe(self._follow_code, "code")
         self._follow_number()
@@ -231,6 +248,12 @@ class BitExplorer(LiveFigure):
 
 def _title(fmt: FloatFormat) -> str:
     return fmt.name.replace("_", " ")
+
+
+def _example(text: str) -> list[str]:
+    """Return an example and what it is, after making sure that it can be read."""
+    read_number(text)
+    return [text, EXAMPLES.get(text, f"the number {text}")]
 
 
 def _plain_data(fmt: FloatFormat) -> dict[str, Any]:

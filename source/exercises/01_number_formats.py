@@ -19,7 +19,7 @@ from mptutor.checks import check
 # ## 01.1 Decode a code
 #
 # **Write** `decode_fp16`, about 9 lines: from a 16-bit code to its number. **Target:** right for
-# every one of the 65,536 codes, zeros, subnormal numbers, infinities and NaNs included.
+# codes of every kind: normal and subnormal numbers, both zeros, infinities and NaNs.
 
 
 # %% tags=["solution-01-1"]

@@ -28,19 +28,14 @@ from mptutor.plots import plot_training
 # FP32, FP16 and BF16 are ways to store a number, in 32 or in 16 bits. A processor is *native* in a
 # format if it has arithmetic units for it. If it has none, PyTorch *emulates* the format: it
 # converts, computes in FP32 and converts back, or worse, works number by number.
+#
+# > **Predict.** A matrix product is what networks spend their time on. Two matrices of 256 × 256,
+# > half the bits: how much faster is your machine in FP16 than in FP32? And in BF16? Write two
+# > factors down. In this course you always write a number down before you run the cell; it's how
+# > you find out what you believe.
 
 # %%
 machine = mpt.hardware.report()
-machine
-
-# %% [markdown]
-# Here is the first thing to measure. A matrix product is what networks spend their time on.
-#
-# > **Predict.** Two matrices of 256 × 256, half the bits: how much faster is your machine in FP16
-# > than in FP32? And in BF16? Write two factors down. In this course you always write a number down
-# > before you run the cell; it's how you find out what you believe.
-
-# %%
 step_ms = {}
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
     a = torch.randn(256, 256, device=machine.device).to(dtype)
@@ -50,10 +45,14 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
 
 # %% [markdown]
 # The factors are your machine's. On a GPU with Tensor Cores both are often above 1, unless the
-# matrix is too small to fill it. On most CPUs FP16 is far *below* 1, for lack of units. Lesson 09
-# takes this apart.
-#
-# It means that half the bits are no promise, and it would make a course tedious on a laptop. So on
+# matrix is too small to fill it. On most CPUs FP16 is far *below* 1, for lack of units. This is
+# what PyTorch says about your machine:
+
+# %%
+machine
+
+# %% [markdown]
+# Half the bits are no promise, then, and slow FP16 would make a course tedious on a laptop. So on
 # a CPU the lessons compute FP16 as a Tensor Core does (16-bit inputs, sums in FP32, one rounding at
 # the end) on the FP32 units. `mpt.simulate_amp()` does it. You see what a GPU would compute, at
 # nearly the speed of FP32; what you do not see is a GPU's speed.
@@ -75,8 +74,8 @@ assert tenth.item() != 0.1, "FP16 has no 0.1"
 # %% [markdown]
 # **Exercises check themselves.** Each lesson ends with a link to one. A check tries your function
 # on many inputs; if one is wrong you see the input, what you gave, what was expected, and which
-# misunderstanding that looks like. This one decodes every code to zero, so its check fails on
-# purpose:
+# misunderstanding that looks like. The first exercise asks which number a pattern of bits stands
+# for. Answering "zero" to everything fails, on purpose:
 
 # %% tags=["raises-exception"]
 check("01.1", lambda code: 0.0)
@@ -84,8 +83,8 @@ check("01.1", lambda code: 0.0)
 # %% [markdown]
 # ## A taste
 #
-# One small network, a thousandth of a large one, learns to tell ten kinds of clothes apart. It is
-# trained three times with the same seed and the same images:
+# One small network learns to tell ten kinds of clothes apart. It is trained three times, by Adam,
+# with the same seed and the same images:
 #
 # - in **FP32**, as usual,
 # - in **naive FP16**: the model is turned to 16 bits with `.half()`, and that is all,
@@ -97,18 +96,21 @@ check("01.1", lambda code: 0.0)
 
 # %%
 taste = run_taste()
-taste
+fp32, naive, amp = (taste.of(recipe)[0] for recipe in taste.recipes)
+for run in (fp32, naive, amp):
+    print(
+        f"{run.recipe:12} accuracy {run.last('accuracy'):.3f}  NaN at step {run.diverged_at_step}"
+    )
 
 # %%
-plot_training(taste)
+plot_training(taste, title="Mixed precision follows FP32; naive FP16 is over after a step")
 
 # %% [markdown]
-# Naive FP16 was not a little worse: it was over after a step. The optimizer divides by a number it
-# has made sure is not zero by adding 10⁻⁸, and in FP16 10⁻⁸ *is* zero. Mixed precision ends up
-# beside FP32.
+# Naive FP16 was not a little worse: its second step was its last. Adam divides by √v + 10⁻⁸, where
+# v is an average of the squared gradients. In FP16 small squares round to 0, and so does 10⁻⁸, and
+# 0 / 0 is NaN. Mixed precision ends up beside FP32.
 
 # %%
-fp32, naive, amp = (taste.of(recipe)[0] for recipe in taste.recipes)
 assert torch.tensor(1e-8).half() == 0
 assert naive.diverged_at_step is not None and naive.diverged_at_step <= 3
 assert abs(amp.last("accuracy") - fp32.last("accuracy")) < 0.05
@@ -133,7 +135,7 @@ progress()
 #   make it twice as fast: you have the factors.
 # - A lesson asks, runs and explains; an `assert` holds each claim; a check names the
 #   misunderstanding.
-# - Made 16-bit without care, a training went to NaN within three steps. Mixed precision reached
+# - Made 16-bit without care, a training went to NaN at its second step. Mixed precision reached
 #   FP32's accuracy.
 #
 # Go on to [lesson 01: What can 16 bits hold?](01_number_formats.ipynb)

@@ -48,10 +48,10 @@ print(one)
 print("exponent field of 1.0:", one.exponent_field)
 
 # %% [markdown]
-# About half of the fields are for numbers below 1, so the bias is 15. Look at the mantissa of 1.0
-# as well: it is all zeros. The leading 1 of the significand is the same for every such number, so
-# it need not be stored. It is called the *hidden bit*: eleven bits of precision for ten bits of
-# memory.
+# Fields 1 to 30 are for ordinary numbers, 0 and 31 are kept for later, and 15 is in the middle:
+# that is the bias. Look at the mantissa of 1.0 as well: it is all zeros. The leading 1 of the
+# significand is the same for every such number, so it need not be stored. It is called the *hidden
+# bit*: eleven bits of precision for ten bits of memory.
 #
 # With that, you can read a code by hand.
 
@@ -66,10 +66,10 @@ assert value == x.item()
 # type a number; the first line says what FP16 makes of it, the rows show all formats side by side.
 
 # %% tags=["widget"]
-BitExplorer(value=0.1, fmt="FP16")
+BitExplorer(value=0.1, fmt="FP16", examples=["0.1", "1/3", "1", "100"])
 
 # %% [markdown]
-# **Goal.** Starting from 0.1, make FP16 show exactly −0.5 with as few clicks as you can.
+# **Goal.** Starting from 0.1, make FP16 show exactly −0.5 by clicking bits.
 #
 # **Question.** Which single bit doubles the number, and when does flipping it halve the number
 # instead?
@@ -77,18 +77,19 @@ BitExplorer(value=0.1, fmt="FP16")
 # <details><summary>Answer</summary>
 #
 # The last bit of the exponent field. Set from 0 to 1 it raises the exponent by one, which doubles
-# the number. Cleared from 1 to 0 it halves it.
+# the number. Cleared from 1 to 0 it halves it. (The first and the last exponent are different, see
+# below.) And −0.5 takes eight clicks: eight bits of its code differ from those of 0.1.
 #
 # </details>
 
 # %% [markdown]
 # ## The distance to the next number
 #
-# > **Predict.** In FP16, what is 2048 + 1? And 2049 + 1, if you ask for it?
+# > **Predict.** In FP16, what is 2048 + 1? And what do you get if you store 2049 and add 1 to that?
 
 # %%
 large = torch.tensor(2048.0, dtype=torch.float16)
-print(large + 1, torch.tensor(2049.0, dtype=torch.float16) + 1)
+print((large + 1).item(), (torch.tensor(2049.0, dtype=torch.float16) + 1).item())
 assert large + 1 == large
 
 # %% [markdown]
@@ -97,28 +98,30 @@ assert large + 1 == large
 # the *ulp*, unit in the last place. Exactly half way, the neighbour with the even code wins.
 
 # %%
-for x in (0.1, 1.0, 1000.0, 2048.0, 30000.0):
+for x in (1.0, 1000.0, 2048.0, 30000.0):
     below, above = mpt.FP16.neighbours(x)
-    print(f"{x:>8}: between {below:<12g} and {above:<12g} ulp {mpt.FP16.ulp(x):g}")
+    print(f"below {below:<11.6g} {x:>7} above {above:<11.6g} ulp {mpt.FP16.ulp(x):g}")
 
 # %% [markdown]
-# The ulp grows with the number. Small numbers are often said to "round worse". Measure it: here are
-# all positive numbers of FP16, in order, and the distance from each to the next.
+# The ulp grows with the number, and doubles at every power of two: the neighbour *below* 1 or 2048
+# is only half as far as the one above. Small numbers are often said to "round worse". Measure it:
+# here are all positive numbers of FP16, in order, and the distance from each to the next.
 #
-# > **Predict.** Relative to the number itself, where is the distance largest: near 0.001, near 1,
-# > or near 10,000?
+# > **Predict.** Relative to the number itself, where is the distance largest: from 2⁻¹⁰ to 2⁻⁹,
+# > from 1 to 2, or from 2¹³ to 2¹⁴?
 
 # %%
 codes = torch.arange(1, 0x7C00, dtype=torch.int16)
 numbers = codes.view(torch.float16).double()
 relative = numbers.diff() / numbers[:-1]
-for near in (0.001, 1.0, 10_000.0):
-    i = torch.searchsorted(numbers, near)
-    print(f"near {near:>7}: {relative[i - 400 : i + 400].max():.2e}")
+for power in (2.0**-10, 1.0, 2.0**13):
+    binade = relative[(numbers[:-1] >= power) & (numbers[:-1] < 2 * power)]
+    print(f"from {power:<11} on: {binade.min():.2e} to {binade.max():.2e}")
 
 # %% [markdown]
-# The same, wherever you look. A format with a floating point has a *relative* precision, and it is
-# constant over the normal range: between 2⁻¹¹ and 2⁻¹⁰.
+# The same, wherever you look. A format with a floating point has a *relative* precision. It swings
+# by a factor of 2 within each power of two, and that is all: over the normal range it lies between
+# 2⁻¹¹ and 2⁻¹⁰.
 
 # %%
 normal = numbers[:-1] >= mpt.FP16.smallest_normal
@@ -126,13 +129,11 @@ assert relative[normal].min() > 2**-11 and relative[normal].max() == 2**-10
 plot_spacing([mpt.FP16, mpt.BF16])
 
 # %% [markdown]
-# Two things to see. BF16 is eight times coarser than FP16, all over. And both lines take off at the
-# left, where something ends.
+# Two things to see. Where both are level, BF16 is eight times coarser than FP16. And both lines
+# take off at the left, where something ends, FP16's much earlier.
 
 # %% [markdown]
 # ## Below the smallest normal number
-#
-# Many texts say that FP16 reaches down to "about 10⁻⁵".
 #
 # > **Predict.** What is the smallest positive number of FP16? You know the code of 1.0; which code
 # > would the smallest number have?
@@ -144,9 +145,9 @@ for code in (0x0001, 0x0002, 0x03FF, 0x0400, 0x0401):
 # %% [markdown]
 # The smallest *normal* number is 2⁻¹⁴, about 6.1 · 10⁻⁵, with the code `0x0400`. Below it the
 # exponent field is 0, and two things change. The hidden bit is 0, so that there can be a zero at
-# all. And the exponent stays at −14, so that the steps stay equal down to zero. These are the
-# *subnormal* numbers; the smallest is 2⁻²⁴, about 6.0 · 10⁻⁸. They have fewer and fewer significant
-# bits, which is why the line took off.
+# all. (There are two, +0 and −0.) And the exponent stays at −14, so that the steps stay equal down
+# to zero. These are the *subnormal* numbers; the smallest is 2⁻²⁴, about 6.0 · 10⁻⁸. They have
+# fewer and fewer significant bits, which is why the line took off.
 #
 # > **Predict.** Rounded to FP16, what becomes of 2⁻²⁵, exactly half the smallest number? And of the
 # > next larger FP32 number?
@@ -170,7 +171,7 @@ assert half.half() == 0 and just_above.half() == mpt.FP16.smallest_subnormal
 
 # %%
 wanted = torch.tensor([65504.0, 65505.0, 65519.0, 65520.0])
-print(wanted.half())
+print(wanted.half().tolist())
 assert wanted.half()[2] == 65504 and wanted.half()[3].isinf()
 
 # %% [markdown]
@@ -198,23 +199,29 @@ assert kinds["inf"] == 2 and kinds["nan"] == 2**11 - 2
 # %%
 activations = torch.tensor([300.0, 301.0, 302.0, 303.0], dtype=torch.float16)
 squares = activations**2
-print("squares:", squares)
-print("variance:", squares.mean() - activations.mean() ** 2)
+print("squares:", squares.tolist())
+print("variance:", (squares.mean() - activations.mean() ** 2).item())
 assert (squares.mean() - activations.mean() ** 2).isnan()
 
 # %% [markdown]
 # 300² is 90,000. The squares overflow, so does the square of the mean, and infinity less infinity
-# is NaN. The repair is a wider range, for this one operation:
+# is NaN. BF16 has the range, you will see in a moment, but not the precision: it stores the four
+# numbers as 300, 300, 302, 304, and their squares coarser still. The repair is FP32, for this one
+# operation.
 
 # %%
-in_fp32 = activations.float()
-print((in_fp32**2).mean() - in_fp32.mean() ** 2)
-assert (in_fp32**2).mean() - in_fp32.mean() ** 2 == 1.25
+for dtype in (torch.bfloat16, torch.float32):
+    a = activations.to(dtype)
+    print(dtype, ((a**2).mean() - a.mean() ** 2).item())
+assert (a**2).mean() - a.mean() ** 2 == 1.25
 
 # %% [markdown]
 # ## Range against precision
 #
-# A format is decided by two widths. What would you do with 16 bits?
+# A format is decided by two widths. What would you do with 16 bits? Here are six answers. TF32 is
+# what NVIDIA's GPUs compute FP32 products in, E5M2 and E4M3 are two formats of 8 bits, and *eps* is
+# the distance from 1 to the next number. (E4M3 breaks the pattern at the top: it has no infinities
+# and uses the last exponent for numbers, up to 448.)
 
 # %%
 formats = [mpt.FP32, mpt.TF32, mpt.BF16, mpt.FP16, mpt.FP8_E5M2, mpt.FP8_E4M3]
@@ -233,6 +240,7 @@ plot_ranges(formats)
 every_code = torch.arange(2**16, dtype=torch.int32)
 as_bf16 = every_code.to(torch.uint16).view(torch.bfloat16).float()
 as_upper_half = (every_code << 16).view(torch.float32)
+# A NaN equals nothing, not even itself, so both NaNs are replaced before comparing.
 assert torch.equal(as_bf16.nan_to_num(0.5), as_upper_half.nan_to_num(0.5))
 
 # %% [markdown]
@@ -269,8 +277,8 @@ BitExplorer(value=65519.0, fmt="FP16")
 #
 # <details><summary>Answer</summary>
 #
-# 1 + 8 + 10 = 19. It is no storage format: tensors stay FP32 in memory, and a Tensor Core drops
-# the last 13 mantissa bits of its inputs.
+# 1 + 8 + 10 = 19. It is no storage format: tensors stay FP32 in memory, and a Tensor Core makes do
+# with ten of their mantissa bits.
 #
 # </details>
 
@@ -278,11 +286,12 @@ BitExplorer(value=65519.0, fmt="FP16")
 # ## What you have seen
 #
 # - A code is a sign, an exponent field and a mantissa, and you have read one by hand.
-# - Neighbours are an ulp apart. The relative distance is constant over the normal range: 2⁻¹¹ to
-#   2⁻¹⁰ in FP16, eight times that in BF16. 2048 + 1 is 2048, and in BF16 256 + 1 is 256.
+# - Neighbours are an ulp apart. Relative to the number that is 2⁻¹¹ to 2⁻¹⁰ over FP16's whole
+#   normal range, and eight times that in BF16.
 # - FP16 loses what is at or below 2⁻²⁵, and what is at or above 65520. Its smallest normal number
 #   is 2⁻¹⁴, its smallest number 2⁻²⁴.
 # - Exponent bits buy range, mantissa bits buy precision. BF16 is FP32 cut in half.
 #
 # **Now you:** [exercise 01](../exercises/01_number_formats/01_number_formats.ipynb), 25 minutes.
-# Then go on to lesson 02, which adds numbers up until the sum stops growing.
+# Then go on to [lesson 02](02_rounding_and_accumulation.ipynb), which adds numbers up until the sum
+# stops growing.

@@ -88,6 +88,16 @@ def has_only_nan(code):
     return (-1) ** sign * (1 + m / 1024) * 2.0 ** (e - 15)
 
 
+@wrong("01.1", "minus zero lost")
+def multiplies_integers(code):
+    sign, e, m = (-1) ** (code >> 15), (code >> 10) & 31, code & 1023
+    if e == 31:
+        return math.nan if m else sign * math.inf
+    if e == 0:
+        return sign * m / 1024 / 2**14
+    return sign * (1 + m / 1024) * 2.0 ** (e - 15)
+
+
 @wrong("01.1", "sign ignored")
 def drops_the_sign(code):
     e, m = (code >> 10) & 31, code & 1023
@@ -188,6 +198,11 @@ def gives_zero_no_neighbour(x):
     return max(2.0 ** (math.floor(math.log2(abs(x))) - 10), 2.0**-24)
 
 
+@wrong("01.2", "zero as frexp sees it")
+def asks_frexp_about_zero(x):
+    return 2.0 ** (max(math.frexp(x)[1] - 1, -14) - 10)
+
+
 @wrong("01.2", "half an ulp")
 def gives_the_rounding_error(x):
     e = max(math.frexp(x)[1] - 1, -14) if x else -14
@@ -221,11 +236,11 @@ def takes_the_logarithm_of_everything(x):
     return 2.0 ** (max(math.floor(math.log2(x)), -14) - 10)
 
 
-@wrong("01.2", "eleven bits stored")
+@wrong("01.2", "exponent one too high")
 def counts_from_frexp(x):
     if x == 0:
-        return 2.0**-23
-    return 2.0 ** (max(math.frexp(x)[1], -13) - 10)
+        return 2.0**-24
+    return 2.0 ** (max(math.frexp(x)[1], -14) - 10)
 
 
 @right("01.2")
