@@ -76,10 +76,14 @@ class Assignment:
                 digest.update(source.read_bytes())
         return digest.hexdigest()
 
-    def key(self, file: str, content: bytes) -> str:
-        """Return a digest of all that the result of a submission depends on."""
+    def key(self, file: str, content: bytes, conditions: str) -> str:
+        """Return a digest of all that the result of a submission depends on.
+
+        ``conditions`` are the limits and the backend: a longer time limit asks for a new grade.
+        """
         name = file.encode("utf-8", "surrogateescape")
-        return hashlib.sha256(b"\0".join([self.fingerprint.encode(), name, content])).hexdigest()
+        parts = [self.fingerprint.encode(), conditions.encode(), name, content]
+        return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
 def _packed(task: Task, cases: Sequence[Case]) -> tuple[object, ...]:

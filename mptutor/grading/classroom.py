@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from mptutor.checks import lessons_with_tasks
 from mptutor.grading.assignment import Assignment
 from mptutor.grading.backends import open_backend
-from mptutor.grading.collect import Submission
+from mptutor.grading.collect import Submission, better
 from mptutor.grading.examine import Start
 from mptutor.grading.grade import grade, nothing_earned
 from mptutor.grading.limits import Limits
@@ -72,14 +72,15 @@ def grade_class(
     NoSandbox
         If the backend is not to be had.
     """
-    by_lesson = defaultdict(list)
-    for submission in submissions:
-        by_lesson[lesson or lesson_of(submission)].append(submission)
+    by_lesson: dict[str, dict[str, Submission]] = defaultdict(dict)
+    for one in submissions:
+        ones = by_lesson[lesson or lesson_of(one)]
+        ones[one.student] = better(ones[one.student], one) if one.student in ones else one
     for number, ones in sorted(by_lesson.items()):
         if number in lessons_with_tasks():
-            yield from _grade_lesson(ones, number, settings, store)
+            yield from _grade_lesson([*ones.values()], number, settings, store)
         else:
-            for one in ones:
+            for one in ones.values():
                 reason = "It is not to be told which exercise this is."
                 yield _keep(store, Result(one.student, number, one.file, reason=reason))
 
@@ -111,8 +112,7 @@ def _grade_lesson(
 
     with _on_demand(open_the_backend) as start, ThreadPoolExecutor(settings.jobs) as pool:
         futures = [
-            pool.submit(_grade_one, one, assignment, start, settings.limits, store)
-            for one in submissions
+            pool.submit(_grade_one, one, assignment, start, settings, store) for one in submissions
         ]
         try:
             for future in as_completed(futures):
@@ -138,14 +138,14 @@ def _on_demand(open_backend: Callable[[], AbstractContextManager[Start]]) -> Ite
 
 
 def _grade_one(
-    one: Submission, assignment: Assignment, start: Start, limits: Limits, store: Store
+    one: Submission, assignment: Assignment, start: Start, settings: Settings, store: Store
 ) -> Graded:
     key, notes = "", _notes(one)
     try:
         if one.path is None:
             raise Unreadable("There is no file in the folder.")
         data = read_file(one.path, one.root)
-        key = assignment.key(one.file, data)
+        key = assignment.key(one.file, data, f"{settings.limits} {settings.backend}")
         if known := store.get(assignment.lesson, one.student, key):
             return Graded(known, fresh=False)
         notebook = parse(data)
@@ -153,7 +153,7 @@ def _grade_one(
         tasks = nothing_earned(assignment, str(why))
         lost = Result(one.student, assignment.lesson, one.file, tasks, str(why), (), notes, key)
         return _keep(store, lost)
-    tasks, events, record = grade(notebook, assignment, start, limits)
+    tasks, events, record = grade(notebook, assignment, start, settings.limits)
     notes = (*notebook.notes, *notes)
     result = Result(one.student, assignment.lesson, one.file, tasks, "", events, notes, key)
     return _keep(store, result, Cost(record.wall_s, record.cpu_s, record.peak_bytes))

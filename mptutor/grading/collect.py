@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 _LESSON = re.compile(r"(?:^|[^0-9])(\d\d)[_-][a-z]")
@@ -51,8 +51,23 @@ def collect(paths: Iterable[Path]) -> list[Submission]:
     found: dict[tuple[str, str], Submission] = {}
     for path in paths:
         for submission in _submissions_at(Path(path)):
-            found.setdefault((submission.lesson or "", submission.student), submission)
+            key = (submission.lesson or "", submission.student)
+            found[key] = better(found[key], submission) if key in found else submission
     return [found[key] for key in sorted(found)]
+
+
+def better(one: Submission, other: Submission) -> Submission:
+    """Return which of two for the same exercise is graded, with a note of the other.
+
+    A notebook comes before another file, one that is named after the exercise before others.
+    """
+
+    def rank(submission: Submission) -> tuple[bool, bool]:
+        return submission.file.endswith(".ipynb"), submission.lesson is not None
+
+    if rank(other) > rank(one):
+        one, other = other, one
+    return replace(one, others=(*one.others, other.file, *other.others))
 
 
 def shard(submissions: Sequence[Submission], index: int, count: int) -> list[Submission]:
@@ -76,22 +91,32 @@ def _submissions_at(path: Path) -> list[Submission]:
 
 
 def _of_student(folder: Path, root: Path) -> list[Submission]:
-    """Return a student's submissions: one for each assignment's folder, else one for the folder."""
-    inner = [e for e in _entries(folder) if e.is_dir() and _lesson(e.name)]
-    if inner:
-        return [_in_folder(folder.name, place, root) for place in inner]
-    return [_in_folder(folder.name, folder, root)]
+    """Return a student's submissions, one for each lesson that a folder or file is named after."""
+    entries = _entries(folder)
+    folders = [e for e in entries if e.is_dir() and not e.is_symlink() and _lesson(e.name)]
+    found = [_choose(folder.name, place.name, _files(place), root) for place in folders]
+    loose = _files(folder)
+    if found or any(file.suffix == ".ipynb" for file in loose):
+        loose = [file for file in loose if file.suffix == ".ipynb"]
+    lessons = sorted({_lesson(file.name) or "" for file in loose})
+    for lesson in lessons:
+        files = [file for file in loose if (_lesson(file.name) or "") == lesson]
+        found.append(_choose(folder.name, folder.name, files, root))
+    return found or [_choose(folder.name, folder.name, [], root)]
 
 
-def _in_folder(student: str, folder: Path, root: Path) -> Submission:
-    files = [entry for entry in _entries(folder) if entry.is_symlink() or not entry.is_dir()]
+def _choose(student: str, place: str, files: list[Path], root: Path) -> Submission:
+    """Return what is graded of the files in one place: the notebook of its name, any, any file."""
     notebooks = [file for file in files if file.suffix == ".ipynb"]
-    named = [file for file in notebooks if file.stem == folder.name]
-    choice = [*named, *notebooks, *files]
-    chosen = choice[0] if choice else None
+    named = [file for file in notebooks if file.stem == place]
+    chosen = next(iter([*named, *notebooks, *files]), None)
     others = tuple(file.name for file in notebooks if file != chosen)
-    lesson = _lesson(folder.name) or (_lesson(chosen.name) if chosen else None)
+    lesson = _lesson(place) or (_lesson(chosen.name) if chosen else None)
     return Submission(student, lesson, chosen, root, others)
+
+
+def _files(folder: Path) -> list[Path]:
+    return [entry for entry in _entries(folder) if entry.is_symlink() or not entry.is_dir()]
 
 
 def _entries(folder: Path) -> list[Path]:

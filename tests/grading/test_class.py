@@ -90,6 +90,14 @@ def test_all_are_answered(grade_it, capsys):
     assert "ada" in printed and "7/7" in printed
 
 
+def test_two_files_for_one_exercise_are_one_submission(grade_it, submitted):
+    """Neither overwrites the other's result: one is graded, the other is noted."""
+    (submitted / "ada" / "extra.ipynb").write_text(json.dumps(exercise(s1="1/0")))
+    (submitted / "ada" / "readme.txt").write_text("hello")
+    results = [r for r in store.Store(grade_it()).all() if r.student == "ada"]
+    assert [(r.points, r.notes) for r in results] == [(7, ("not graded: extra.ipynb",))]
+
+
 def test_a_second_run_grades_nothing_again(grade_it, monkeypatch):
     before = files(grade_it())
     monkeypatch.setattr(classroom, "grade", None)  # would fail if it were called

@@ -76,6 +76,23 @@ def test_the_right_name_wins_and_others_are_noted(tmp_path):
     assert ("ben", "01", "number formats (1).ipynb") in found(tmp_path)
 
 
+def test_several_exercises_in_a_students_folder(tmp_path):
+    put(tmp_path, f"ada/{NAME}", "ada/02_rounding.ipynb", "ada/notes.txt")
+    put(tmp_path, "ada/04_master_weights/04_master_weights.ipynb")
+    assert [entry for entry in found(tmp_path) if entry[1]] == [
+        ("ada", "01", NAME),
+        ("ada", "02", "02_rounding.ipynb"),
+        ("ada", "04", "04_master_weights.ipynb"),
+    ]
+
+
+def test_nothing_is_dropped_silently(tmp_path):
+    put(tmp_path, "ada.pdf", "ada.ipynb", f"ben_{NAME}", "ben 01_number_formats (1).ipynb")
+    noted = {s.student: (s.file, s.others) for s in collect([tmp_path])}
+    assert noted["ada"] == ("ada.ipynb", ("ada.pdf",))
+    assert noted["ben"] == ("ben 01_number_formats (1).ipynb", (f"ben_{NAME}",))
+
+
 def test_a_single_file(tmp_path):
     put(tmp_path, NAME)
     assert found(tmp_path / NAME) == [("01_number_formats", "01", NAME)]

@@ -219,4 +219,7 @@ def test_an_assignment_knows_its_questions():
     assert by_task["01.2", False] != by_task["01.2", True]
     with pytest.raises(ValueError, match="seed is 0"):
         Assignment.of_lesson("01", 0)
-    assert assignment.key("a", b"x") != Assignment.of_lesson("01", 1).key("a", b"x")
+    key = assignment.key("a", b"x", "10 s")
+    assert key == Assignment.of_lesson("01", SEED).key("a", b"x", "10 s")
+    assert key != Assignment.of_lesson("01", 1).key("a", b"x", "10 s")
+    assert key != assignment.key("a", b"x", "20 s") and key != assignment.key("a", b"y", "10 s")
