@@ -235,6 +235,7 @@ class Container(Channel):
         with theirs:
             self._process = subprocess.Popen(
                 engine.command(self._name, kit_folder, limits),
+                cwd=kit_folder,  # podman's monitor leaves a file where it stands
                 stdin=theirs,
                 stdout=theirs,
                 stderr=subprocess.PIPE,

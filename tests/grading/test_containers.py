@@ -109,3 +109,16 @@ def test_an_image_that_is_not_there(engine):
         start(),
     ):
         pass
+
+
+def test_an_image_that_holds_the_answers(engine, tmp_path):
+    (tmp_path / "mptutor").mkdir()
+    options = (f"--volume={tmp_path}:/extra:ro", "--env=PYTHONPATH=/kit:/extra")
+    backend = open_backend(
+        engine.program,
+        LIMITS,
+        image=engine.image,
+        container_options=(*engine.options, *options),
+    )
+    with pytest.raises(NoSandbox, match="could read the answers"), backend as start, start():
+        pass
