@@ -408,7 +408,8 @@ _SCALER = Task(
         ),
         Misunderstanding(
             "never grows",
-            "Your scale only falls.",
+            "Your scale never grows. Do you keep the count of good steps from one `update` to the "
+            "next?",
             _what_happens_with(_NeverGrows),
             _RULE,
         ),

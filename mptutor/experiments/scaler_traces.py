@@ -14,6 +14,7 @@ have done: nearly exactly, since in a real run a skipped step changes the next g
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -99,13 +100,17 @@ class ScalerTraceResult(Result):
                 "scaler": trace.name,
                 "steps": len(trace.scales),
                 "skipped": sum(trace.skipped),
-                "first scale": trace.scales[0],
-                "final scale": trace.final_scale,
+                "first scale": _as_power(trace.scales[0]),
+                "final scale": _as_power(trace.final_scale),
                 "final loss": trace.losses[-1],
-                "weights": trace.weights_hash[:8],
+                "hash of the weights": trace.weights_hash[:8],
             }
             for trace in self.traces
         ]
+
+
+def _as_power(scale: float) -> str:
+    return f"2^{math.log2(scale):g}" if scale > 0 else "0"
 
 
 def run_scaler_traces(

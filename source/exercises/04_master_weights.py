@@ -5,6 +5,8 @@
 # weights?](../../lessons/04_master_weights.ipynb)
 
 # %%
+import math
+
 from torch import Tensor
 
 from mptutor.checks import check
@@ -63,10 +65,9 @@ check("04.2", sgd_with_master)
 # %% [markdown]
 # ## 04.3 From which ratio on
 #
-# **Write** `lost_from_ratio`, about 5 lines: the ratio of a weight to the largest update that is
-# lost when it is added *upwards*. A tie goes to the neighbour whose mantissa is even. **Target:**
-# right for every positive normal number of a format with `mantissa_bits` mantissa bits, powers of
-# two included.
+# **Write** `lost_from_ratio`, about 4 lines: how many times larger a weight is than half the
+# distance to its upper neighbour. Updates smaller than that are lost. **Target:** right for every
+# positive normal number of a format with `mantissa_bits` mantissa bits, powers of two included.
 
 
 # %% tags=["solution-04-3"]
@@ -77,8 +78,6 @@ def lost_from_ratio(weight: float, mantissa_bits: int) -> float:
     `(f, e)` with x = f · 2**e and 0.5 <= f < 1.
     """
     ### BEGIN SOLUTION
-    import math
-
     exponent = math.frexp(weight)[1] - 1
     ulp = 2.0 ** (exponent - mantissa_bits)
     return weight / (ulp / 2)

@@ -15,7 +15,8 @@ from mptutor.checks import check
 # ## 06.1 The rule
 #
 # **Write** `next_scale`, about 6 lines: the scale and the count of good steps after one more step,
-# by PyTorch's rule. **Target:** right for every scale, count and interval.
+# by PyTorch's rule. **Target:** right for every count and interval, and every scale that can still
+# double.
 
 
 # %% tags=["solution-06-1"]
@@ -40,7 +41,7 @@ def next_scale(scale: float, good: int, found_inf: bool, interval: int) -> tuple
 check("06.1", next_scale)
 
 # %% [markdown]
-# ## 06.2 Look, then unscale
+# ## 06.2 Unscale and look
 #
 # **Write** `unscale_and_check`, about 4 lines. **Target:** right for lists of any length, and for
 # gradients that are large without being infinite.
