@@ -112,6 +112,7 @@ def test_an_image_that_is_not_there(engine):
 
 
 def test_an_image_that_holds_the_answers(engine, tmp_path):
+    tmp_path.chmod(0o755)
     (tmp_path / "mptutor").mkdir()
     options = (f"--volume={tmp_path}:/extra:ro", "--env=PYTHONPATH=/kit:/extra")
     backend = open_backend(
