@@ -15,6 +15,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+_MAX_PARTS = 500_000
+
 
 class NoReply(Exception):
     """No answer came. ``why`` is ``"time"``, ``"ended"``, ``"output"`` or ``"garbled"``."""
@@ -61,8 +63,12 @@ class Channel:
         NoReply
             If none comes that can be read. The process is of no use any more.
         """
+        line = self._line(time.monotonic() + seconds)
+        # An empty list is two characters, and fifty bytes of memory once it is read.
+        if line.count(b"[") + line.count(b"{") > _MAX_PARTS:
+            raise NoReply("output")
         try:
-            reply = json.loads(self._line(time.monotonic() + seconds))
+            reply = json.loads(line)
         except (ValueError, RecursionError):
             raise NoReply("garbled") from None
         if type(reply) is not dict:

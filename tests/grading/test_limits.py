@@ -121,3 +121,16 @@ for descriptor in range(3, 30):
 """
     with start() as student, pytest.raises(NoReply, match="output"):
         student.ask({"run": source, "name": "cell 1", "seconds": 5}, 6)
+
+
+def test_the_parts_of_a_reply(start):
+    source = """
+import os
+for descriptor in range(3, 30):
+    try:
+        os.write(descriptor, b'{"x": [' + b"[]," * 600_000 + b"[]]}")
+    except OSError:
+        pass
+"""
+    with start() as student, pytest.raises(NoReply, match="output"):
+        student.ask({"run": source, "name": "cell 1", "seconds": 5}, 6)
