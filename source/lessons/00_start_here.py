@@ -98,9 +98,8 @@ check("01.1", lambda code: 0.0)
 taste = run_taste()
 fp32, naive, amp = (taste.of(recipe)[0] for recipe in taste.recipes)
 for run in (fp32, naive, amp):
-    print(
-        f"{run.recipe:12} accuracy {run.last('accuracy'):.3f}  NaN at step {run.diverged_at_step}"
-    )
+    end = f"NaN at step {run.diverged_at_step}" if run.diverged_at_step else "finite to the end"
+    print(f"{run.recipe:12} accuracy {run.last('accuracy'):.3f}, loss {end}")
 
 # %%
 plot_training(taste, title="Mixed precision follows FP32; naive FP16 is over after a step")
