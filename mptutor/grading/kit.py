@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
@@ -25,9 +26,10 @@ from mptutor.grading.sandbox_linux import View
 
 PACKAGE = Path(mptutor.__file__).resolve().parent
 
-#: The modules of `mptutor.checks` and `mptutor.grading` that run beside a student's code.
+#: The modules of `mptutor.checks` and `mptutor.grading` that run beside a student's code. Probes
+#: know nothing of right and wrong, so every module of theirs may come along.
 _BESIDE_THE_STUDENT = {
-    "checks": {"__init__.py", "plain.py", "probes.py"},
+    "checks": {"__init__.py", "plain.py", "probes*.py"},
     "grading": {
         "__init__.py",
         "child.py",
@@ -81,7 +83,8 @@ def _installed_at() -> Path:
 def _left_out(folder: str, names: list[str]) -> set[str]:
     within = Path(folder).relative_to(PACKAGE)
     if str(within) in _BESIDE_THE_STUDENT:
-        return set(names) - _BESIDE_THE_STUDENT[str(within)]
+        kept = _BESIDE_THE_STUDENT[str(within)]
+        return {name for name in names if not any(fnmatch(name, one) for one in kept)}
     return set(names) & {"__pycache__"}
 
 
