@@ -224,6 +224,7 @@ def draw(figure: ScalerSimulator) -> str:
     edges = [math.log2(FP16.overflow_threshold / g) for g in load_history().largest_gradients]
     scales = [math.log2(scale) if scale else -150.0 for scale in result.scales]
     low, high = min(*edges, *scales) - 1, max(*edges, *scales) + 1
+    low_label = f"2^{low:.0f}" if all(result.scales) else "0"
 
     def place(step: int, log_scale: float) -> tuple[float, float]:
         x = _LEFT + step * (_RIGHT - _LEFT) / (STEPS - 1)
@@ -245,7 +246,7 @@ def draw(figure: ScalerSimulator) -> str:
         [
             svg.text(14, 26, "The loss scale, and where FP16 overflows", bold=True, size=14),
             svg.text(_LEFT - 6, _TOP + 10, f"2^{high:.0f}", fill="muted", size=11, anchor="end"),
-            svg.text(_LEFT - 6, _BOTTOM, f"2^{low:.0f}", fill="muted", size=11, anchor="end"),
+            svg.text(_LEFT - 6, _BOTTOM, low_label, fill="muted", size=11, anchor="end"),
             svg.text(_RIGHT, _BOTTOM + 20, f"{STEPS} steps", fill="muted", size=11, anchor="end"),
             line(edges, "infinite", 1),
             line(scales, "blue", 2.5),

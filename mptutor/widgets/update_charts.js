@@ -39,12 +39,12 @@ function drawGrid(view, width) {
   return [
     shape("line", { class: "mpt-axis", x1: 0, x2: width, y1: axis, y2: axis }),
     ...points.map((point) => shape("line", { class: "mpt-tick", x1: x(point), x2: x(point), y1: axis - 8, y2: axis + 8 })),
-    ...(way !== "stochastic" && middle >= from && middle <= to && points.length < 12 ? drawMiddle(x(middle)) : []),
+    ...(way !== "stochastic" && next !== weight && middle >= from && middle <= to && points.length < 12 ? drawMiddle(x(middle)) : []),
     ...drawLabels(points, [], weight, x, fmt, width),
     ...drawLandings(view, x),
     shape("circle", { class: "mpt-stored", cx: x(weight), cy: axis, r: 5.5 }),
-    ...(way === "master" ? [drawDiamond(x(held), axis)] : []),
-    ...drawSumMark(x(wanted), width, way === "master" ? "master + update" : "weight + update"),
+    ...(way === "master" && held >= from && held <= to ? [drawDiamond(x(held), axis)] : []),
+    ...drawSumMark(x(between(wanted, from, to)), width, way === "master" ? "master + update" : "weight + update"),
     shape("text", { class: "mpt-tick-label", x: 0, y: GRID.height - 6 },
       way === "master" ? "● weight   ◆ master copy   ▽ what it becomes" : "● weight   ▽ what it should become   → where it goes"),
   ];
@@ -111,7 +111,7 @@ function drawSumMark(place, width, label) {
 // -- many updates -------------------------------------------------------------------------------------------
 
 const PATHS = { height: 250, left: 76, right: 146, top: 12, bottom: 28 };
-const WAY_LABELS = { nearest: "to nearest", stochastic: "at random", master: "master copy" };
+const WAY_LABELS = { nearest: "nearest", stochastic: "random", master: "master" };
 
 function pathChart(choices, choose) {
   let view = null;
@@ -186,7 +186,7 @@ function drawPaths(view, choices, width) {
     shape("text", { class: "mpt-tick-label", x: right + 24, y: bottom + 18 }, "updates"),
     shape("line", { class: "mpt-exact", x1: x(0), y1: y(start), x2: x(choices.steps), y2: y(exactEnd) }),
     ...chosenLast.map(line),
-    ...drawPathEnds(view, choices, exactEnd, y, right),
+    ...drawPathEnds(view, choices, exactEnd, y, right, digitsFor(low, high)),
     shape("line", { class: "mpt-position", x1: x(n), x2: x(n), y1: PATHS.top, y2: bottom }),
     ...weights.map((w) => shape("circle", { class: `mpt-way-now mpt-way-${way}`, cx: x(n), cy: y(w), r: 5 })),
   ];
@@ -210,14 +210,20 @@ function niceTicks(low, high) {
   return ticks;
 }
 
+// Digits that tell numbers apart which lie between these.
+function digitsFor(low, high) {
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  return between(Math.ceil(Math.log10(size / (high - low))) + 2, 4, 8);
+}
+
 // Names and last weights at the right, pushed apart where they would overlap.
-function drawPathEnds({ way, paths }, choices, exactEnd, y, right) {
+function drawPathEnds({ way, paths }, choices, exactEnd, y, right, digits) {
   const ends = choices.ways.map((name) => {
     const runs = name === way ? paths[name] : paths[name].slice(0, 1);
     const end = runs.reduce((total, { weights }) => total + weights.at(-1), 0) / runs.length;
-    return { name, end, text: `${WAY_LABELS[name]} ${runs.length > 1 ? "∅ " : ""}${shortNumber(end, 4)}` };
+    return { name, end, text: `${WAY_LABELS[name]} ${runs.length > 1 ? "∅ " : ""}${shortNumber(end, digits)}` };
   });
-  const placed = [...ends, { name: "", end: exactEnd, text: `exact ${shortNumber(exactEnd, 4)}` }]
+  const placed = [...ends, { name: "", end: exactEnd, text: `exact ${shortNumber(exactEnd, digits)}` }]
     .map((end) => ({ ...end, at: y(end.end) + 4 }))
     .sort((a, b) => b.at - a.at);
   placed.forEach((label, i) => {

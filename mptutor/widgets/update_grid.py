@@ -244,6 +244,7 @@ def _choices() -> dict[str, Any]:
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 640, 280, 76, 48, 450, 236
 _WAY_COLOURS = {"nearest": "vermillion", "stochastic": "green", "master": "blue"}
+_WAY_LABELS = {"nearest": "to nearest", "stochastic": "at random", "master": "master copy"}
 
 
 def draw(figure: UpdateGrid) -> str:
@@ -272,11 +273,11 @@ def draw(figure: UpdateGrid) -> str:
         svg.text(_LEFT - 6, _TOP + 4, f"{high:.5g}", fill="muted", size=11, anchor="end"),
         svg.text(_RIGHT, _BOTTOM + 20, f"{STEPS:,} steps", fill="muted", size=11, anchor="end"),
         line(exact, "ink", 1, dash="5 4"),
-        svg.text(_RIGHT + 16, _TOP + 11, f"exact: {exact[-1]:.5g}", size=12),
+        svg.text(_RIGHT + 2, _TOP + 11, f"╌ exact: {exact[-1]:.4g}", size=12),
     ]
     for row, (way, points) in enumerate(paths.items(), start=1):
         parts.append(line(points, _WAY_COLOURS[way], 3 if way == figure.way else 1.5))
-        label = f"{WAYS[way]}: {points[-1]:.5g}"
+        label = f"{_WAY_LABELS[way]}: {points[-1]:.4g}"
         parts.append(svg.text(_RIGHT + 16, _TOP + 11 + 24 * row, label, size=12))
         parts.append(
             svg.rectangle(_RIGHT + 2, _TOP + 24 * row, 10, 10, _WAY_COLOURS[way], radius=2)

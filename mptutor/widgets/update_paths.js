@@ -153,5 +153,5 @@ function standing({ n, weights, exact, fmt }) {
   const name = fmt.name.replaceAll("_", " ");
   const mean = weights.reduce((a, b) => a + b) / weights.length;
   const what = weights.length > 1 ? `${weights.length} ${name} weights are on average` : `${name} weight is`;
-  return `After ${count(n)} update${n === 1 ? "" : "s"} the ${what} ${shortNumber(mean, 6)}; exact is ${shortNumber(exact, 6)}.`;
+  return `After ${count(n)} update${n === 1 ? "" : "s"} the ${what} ${shortNumber(mean, 7)}; exact is ${shortNumber(exact, 7)}.`;
 }

@@ -18,12 +18,9 @@ from mptutor.widgets.typed_numbers import read_number
 
 FORMATS = (FP32, FP16, BF16, FP8_E4M3, FP8_E5M2)
 
-#: How a weight is kept from step to step.
-WAYS = {
-    "nearest": "rounded to nearest",
-    "stochastic": "rounded at random",
-    "master": "with an FP32 master copy",
-}
+#: How a weight is kept from step to step: in its format, rounded to nearest or at random, or made
+#: anew from an FP32 master copy.
+WAYS = ("nearest", "stochastic", "master")
 
 STEPS = 1000
 STOCHASTIC_RUNS = 6
