@@ -93,6 +93,8 @@ def test_answers_that_are_too_deep_or_too_large_are_refused():
         {"tensor": {"dtype": "float32", "shape": [2], "bytes": "AAAA"}},
         {"tensor": {"dtype": "float32", "shape": [-1], "bytes": ""}},
         {"pickle": "gASVAAAA"},
+        {"dtype": ["float32"]},
+        {"tensor": {"dtype": ["float32"], "shape": [0], "bytes": ""}},
         {"list": {"0": 1}},
     ],
 )
@@ -128,6 +130,8 @@ def test_what_pack_never_writes_is_refused(forged):
         (True, 1, False),
         ("a", "a", True),
         (None, 0, False),
+        (1.0, 10**400, False),
+        (math.nan, 10**400, False),
     ],
 )
 def test_same(expected, got, verdict):
@@ -187,6 +191,10 @@ def test_unwritten_is_not_wrong():
         raise NotImplementedError("exercise")
 
     assert verdict_on(stub).outcome == "unwritten"
+
+
+def test_an_answer_too_long_to_print_is_shown_all_the_same():
+    assert verdict_on(lambda x: 10**5000).got == "a int too long to print"
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ class Raised:
     line: str
 
     def __repr__(self) -> str:
-        return f"{self.type}: {self.message}"
+        return f"{self.type}: {self.message}" if self.message else self.type
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,16 @@ def show(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         text = f"{value.tolist()} ({value.dtype})" if value.numel() <= 8 else repr(value)
     else:
-        text = repr(value)
+        text = _repr(value)
     text = " ".join(text.split())
     return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _repr(value: Any) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # Python refuses to print integers of thousands of digits
+        return f"a {type(value).__name__} too long to print"
 
 
 def _plain(value: Any) -> Any:

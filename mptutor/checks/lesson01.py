@@ -15,6 +15,9 @@ _TOP = "The last exponent"
 _ULP = "The distance to the next number"
 _TABLE = "Range against precision"
 
+#: `FloatFormat` has all three answers ready.
+_ANSWERS = ("mptutor.formats",)
+
 # -- 01.1 decode_fp16 --------------------------------------------------------------------------
 
 
@@ -81,6 +84,7 @@ _DECODE = Task(
     id="01.1",
     function="decode_fp16",
     points=3,
+    withheld=_ANSWERS,
     reference=_decode,
     cases=_decode_cases,
     misunderstandings=(
@@ -198,6 +202,7 @@ _ULP_TASK = Task(
     id="01.2",
     function="ulp_fp16",
     points=2,
+    withheld=_ANSWERS,
     reference=FP16.ulp,
     cases=_ulp_cases,
     misunderstandings=(
@@ -331,6 +336,7 @@ _RANGE = Task(
     id="01.3",
     function="range_table",
     points=2,
+    withheld=_ANSWERS,
     reference=_range_table,
     cases=_range_cases,
     misunderstandings=(

@@ -110,7 +110,8 @@ def unpack(plain: Any, depth: int = 0) -> Any:
         case "tensor":
             return _unpack_tensor(_expect(content, dict))
         case "dtype":
-            return _DTYPES.get(content, Unknown(f"torch.{content}"))
+            name = _expect(content, str)
+            return _DTYPES.get(name, Unknown(f"torch.{name[:20]}"))
         case "list":
             return [unpack(item, depth + 1) for item in _expect(content, list)]
         case "dict":
@@ -132,9 +133,9 @@ def _pack_tensor(x: torch.Tensor) -> dict[str, Any]:
 
 
 def _unpack_tensor(plain: dict[str, Any]) -> torch.Tensor | Unknown:
-    if plain.get("dtype") not in _DTYPES:
-        return Unknown(f"tensor of {str(plain.get('dtype'))[:20]}")
-    dtype = _DTYPES[plain["dtype"]]
+    dtype = _DTYPES.get(_expect(plain.get("dtype"), str))
+    if dtype is None:
+        return Unknown(f"tensor of {plain['dtype'][:20]}")
     shape = _expect(plain.get("shape"), list)
     raw = base64.b64decode(_expect(plain.get("bytes"), str), validate=True)
     if any(type(side) is not int or side < 0 for side in shape):

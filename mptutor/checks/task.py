@@ -73,10 +73,10 @@ def same(expected: Any, got: Any) -> bool:
 def _same_number(expected: float, got: Any) -> bool:
     if type(got) not in (int, float):
         return False
-    if math.isnan(expected) or math.isnan(got):
-        return math.isnan(expected) and math.isnan(got)
-    same_sign = math.copysign(1, expected) == math.copysign(1, got)
-    return expected == got and (same_sign or expected != 0)
+    if expected != expected:
+        return got != got  # NaN is the number that differs from itself
+    # Only zeros can be equal and differ in sign.
+    return expected == got and (got != 0 or math.copysign(1, expected) == math.copysign(1, got))
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
