@@ -174,9 +174,10 @@ print("scale", scaler.get_scale(), " weights", weight.tolist())
 assert weight.isnan().all()
 
 # %% [markdown]
-# The loss times 0 is 0, and so are all gradients. Zero is finite, so the step is not skipped; it
-# divides 0 by the scale, 0 / 0, and writes NaN into every weight. Training is destroyed by the
-# first *good* batch. Nothing warns you, because to the scaler it was a good step.
+# The loss times 0 is 0, and so are all gradients. Zero is finite, so the step is not skipped.
+# Unscaling multiplies by 1 / scale, which is infinite, and 0 × inf writes NaN into every weight.
+# Training is destroyed by the first *good* batch. Nothing warns you, because to the scaler it was a
+# good step.
 #
 # Two guards: a floor under the scale, and a warning when skips do not end. `GradScaler` has
 # neither; ours has both.
