@@ -190,7 +190,7 @@ def trace_scaler(
         tuple(losses),
         tuple(largest),
         final_scale,
-        _hash(model),
+        hash_of(model),
     )
 
 
@@ -204,7 +204,8 @@ def _stream(seed: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         epoch += 1
 
 
-def _hash(model: nn.Module) -> str:
+def hash_of(model: nn.Module) -> str:
+    """Return the SHA-256 of the weights' bytes: equal if and only if every bit is."""
     digest = hashlib.sha256()
     for parameter in model.parameters():
         digest.update(parameter.detach().cpu().numpy().tobytes())
