@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mptutor.checks.plain import pack
+from mptutor.checks.probes_steps import take_scaled_steps
 
 Probe = Callable[[Any, Sequence[Any]], Any]
 
@@ -43,7 +44,11 @@ def drive_scaler(written: Callable[[float, int], Any], inputs: Sequence[Any]) ->
 
 
 #: The probes a task can name. A new kind of exercise adds its own here.
-PROBES: dict[str, Probe] = {"call": call, "drive_scaler": drive_scaler}
+PROBES: dict[str, Probe] = {
+    "call": call,
+    "drive_scaler": drive_scaler,
+    "take_scaled_steps": take_scaled_steps,
+}
 
 
 def try_out(probe: str, written: Any, inputs: Sequence[Any]) -> dict[str, Any]:
