@@ -8,7 +8,7 @@ To multiply by a power of two is to add to the exponent; the significand stays. 
 threshold T exactly when x passes T × 2^-k. Take a histogram of the exponents, then, and all scales
 are answered by reading it at shifted places. That is right up to the values in the same binade as
 the threshold: FP16 overflows from 65520 on, which lies within [2^15, 2^16). `mptutor.census_cells`
-therefore cuts every binade into 93 cells such that the thresholds of all formats fall between two
+therefore cuts every binade into 48 cells such that the thresholds of all formats fall between two
 cells. With them the counts are exact, ties included, and no format need be known when counting.
 
 The product scale × x is taken to be exact and rounded once, to the format. Casting ``x * scale``
@@ -91,7 +91,7 @@ class ExponentCensus:
         Values that are ±0, ±inf and NaN. No scale changes them, and they count as nothing else.
     cells : tuple of (int, int)
         Cell and count of all other values, in order of magnitude. A value in cell *c* of
-        ``[2^e, 2^(e+1))``, 0 being the power of two itself, is listed under ``93 e + c``.
+        ``[2^e, 2^(e+1))``, 0 being the power of two itself, is listed under ``48 e + c``.
 
     Examples
     --------

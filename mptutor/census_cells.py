@@ -7,20 +7,25 @@ Rounding to nearest, ties to even, has three thresholds in a format with m manti
     overflows              |x| >= 2^(emax+1) - 2^(emax-m-1)          FP16: 65520, a tie
       if max's code is even  |x| > 2^(emax+1) - 3 × 2^(emax-m-1)     E4M3: 464, a tie
 
-Each is a power of two, or lies below one by 2^i or by 1.5 × 2^i. So take a number in the binade
-``[2^e, 2^(e+1))`` and its *gap*, what is left to the next power of two. File it under e, and by its
-gap: is that exactly 2^i, exactly 1.5 × 2^i, or between two of these steps? Then every threshold,
-ties included, is a border between cells. In FP32 a gap is 1 to 2^23 units in the last place, which
-makes 93 cells a binade: 47 steps and 46 spaces between.
+Take a number in the binade ``[2^e, 2^(e+1))`` and its *gap*, what is left to the next power of two:
+1 to 2^23 units in the last place of FP32. Then, whatever the format, only three questions matter:
 
-Cells are numbered by magnitude. Cell 0 of a binade is the power of two itself, whose gap is the
-whole binade; cell 92 is the last number before the next. Cell c of exponent e has the number
-93 e + c, so multiplying by 2^k adds 93 k to it.
+    Is the number the power of two itself?    Is its gap <= 2^i?    Is its gap < 1.5 × 2^i?
 
-The cell comes from a number's bits by eight passes over a piece of the tensor that stays in the
-cache, all integer but one; then `torch.bincount` counts. The exponent of an FP32 number is the
-logarithm of the number rounded down, and the gap's logarithm is what is wanted. So the passes make
-the gap an FP32 number of its own and look at that number's exponent.
+The answers cut a binade into 48 cells. Cell 0 is the power of two; in cell 47 is the number whose
+gap is 1. Cell c of exponent e has the number 48 e + c, so cells are numbered by magnitude, and
+multiplying by 2^k adds 48 k.
+
+How is a gap looked up? An FP32 number's exponent is its logarithm rounded down, and the mantissa's
+first bit halves the octave. So the gap is made an FP32 number of its own, whose first bits say in
+which half octave it lies: that settles "< 1.5 × 2^i", but also "< 2^i", where "<=" is wanted. Hence
+the gap is then reduced by 0.6 × 2^-24 of itself. FP32 numbers just below 2^i are 2^-24 × 2^i apart;
+the reduction is more than half of that, and 2^i is rounded down. Around 1.5 × 2^i they are twice as
+far apart, the reduction is less than half of that, and 1.5 × 2^i is rounded back. Any other gap is
+a whole unit away from both and passes neither.
+
+So seven passes make a value its place in a table of counts, over a piece of the tensor that stays
+in the cache, and `torch.bincount` does the counting, which takes as long again.
 """
 
 from __future__ import annotations
@@ -32,25 +37,29 @@ import torch
 
 from mptutor.formats import FP32
 
-#: From a gap of 2^23 to a gap of 1, both included, there are two steps and two spaces an octave.
-CELLS_PER_BINADE = 4 * FP32.mantissa_bits + 1
+_MANTISSA = FP32.mantissa_bits
 
-#: Values filed at a time: 1 MiB of FP32, which the caches of a CPU hold while torch's calls cost
-#: next to nothing. And filed values counted at a time, since counting clears and reads a table of
-#: 400 KB. Other devices want long vectors, within reason.
-_PIECE, _BATCH = 2**18, 2**20
+#: The power of two, two cells an octave for the gaps from 2 to 2^23, and the gap of 1.
+CELLS_PER_BINADE = 1 + 2 * _MANTISSA + 1
+
+#: Values filed and counted at a time: 1 MiB of FP32, which the caches of a CPU hold while torch's
+#: calls cost next to nothing. Other devices want long vectors, within reason.
+_PIECE = 2**18
 _PIECE_ELSEWHERE = 2**24
 
-_MANTISSA = FP32.mantissa_bits
-_SIGN_AND_EXPONENT = -(2**_MANTISSA)  # as bits of an int32: nine ones, then zeros
+# The constants of the passes. As tensors they cost less than Python's numbers, which torch would
+# make tensors of at every call.
+_MAGNITUDE = torch.tensor(0x7FFFFFFF, dtype=torch.int32)
+_MINUS_512 = torch.tensor(-512, dtype=torch.int32)
+_REDUCTION = 0.6 * 2.0**-24
+_TO_EXPONENT = torch.tensor(_MANTISSA, dtype=torch.int32)
+_TO_HALF_OCTAVE = torch.tensor(_MANTISSA - 1, dtype=torch.int32)
 
-# Of -gap as an FP32 number, its sign, exponent and first mantissa bit count the steps.
-_BELOW_STEP = _MANTISSA - 1
-_STEPS_AT_FULL_GAP = -512 + 2 * (FP32.bias + _MANTISSA)
-
-#: From one cell to the next in the table of counts: room for the 512 sign and exponent fields. A
-#: power of two would put all cells of an exponent into the same few lines of the cache.
-_ROW = 512 + 16
+#: From one exponent to the next in the table of counts. The first bits of a gap times 512 make a
+#: number from 271 to 317: five rows further on, columns 1 to 47. Column 0 is left to the powers of
+#: two, whose gap becomes 0.
+_ROW = 54
+_ROWS_ON = 5
 
 
 def cell_of(value: float) -> int:
@@ -60,9 +69,10 @@ def cell_of(value: float) -> int:
     gap = 2 ** (_MANTISSA + 1) - math.ceil(significand * 2 ** (_MANTISSA + 1))
     if gap == 0:
         return binade + CELLS_PER_BINADE
-    octave = gap.bit_length() - 1
-    rest = gap / 2**octave
-    return binade + CELLS_PER_BINADE - 1 - (4 * octave + (rest > 1) + (rest >= 1.5) + (rest > 1.5))
+    if gap == 2**_MANTISSA:
+        return binade
+    octave = (gap - 1).bit_length() - 1  # 2^octave < gap <= 2^(octave + 1)
+    return binade + CELLS_PER_BINADE - 2 - 2 * octave - (gap >= 1.5 * 2**octave)
 
 
 def exponent_of(cell: int) -> int:
@@ -81,61 +91,53 @@ def count_cells(tensors: list[torch.Tensor]) -> torch.Tensor:
     Returns
     -------
     torch.Tensor
-        int64, ``[256, 93]``. Row 0 holds the zeros in its first cell and the subnormals, which
+        int64, ``[256, 48]``. Row 0 holds the zeros in its first cell and the subnormals, which
         have no cells of their own, in the others; row 255 the infinities and then the NaNs.
     """
-    return sum(_count(filed) for filed in _filed_batches(tensors)).cpu()
+    size = (256 + _ROWS_ON) * _ROW
+    counts = sum(torch.bincount(_places(x), minlength=size) for x in _pieces(tensors))
+    rows = counts.cpu().view(-1, _ROW)
+    powers_of_two, others = rows[:256, :1], rows[_ROWS_ON:, 1:CELLS_PER_BINADE]
+    return torch.cat([powers_of_two, others.flip(1)], dim=1)
 
 
 def subnormal_mantissas(tensor: torch.Tensor) -> torch.Tensor:
     """Return the FP32 subnormals of a tensor, without sign and in units of 2^-149, as FP32."""
-    magnitude = tensor.detach().float().view(torch.int32) & 0x7FFFFFFF
+    magnitude = tensor.detach().float().view(torch.int32) & _MAGNITUDE
     return magnitude[(magnitude > 0) & (magnitude < 2**_MANTISSA)].float()
 
 
-def _filed_batches(tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """File the values of all tensors; yield their places in the table, ``_BATCH`` at a time."""
-    size = sum(tensor.numel() for tensor in tensors)
-    device = tensors[0].device
-    on_cpu = device.type == "cpu"
-    piece = min(size, _PIECE if on_cpu else _PIECE_ELSEWHERE)
-    filed = torch.empty(min(size, max(piece, _BATCH)), dtype=torch.int32, device=device)
-    scratch = torch.empty(2, piece, dtype=torch.int32, device=device)
+def _pieces(tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Split large tensors and join small ones; yield one-dimensional FP32 tensors, at least one."""
+    device = tensors[0].device.type
+    if device not in ("cpu", "cuda"):
+        tensors = [tensor.cpu() for tensor in tensors]  # elsewhere uint32 may be missing
+    size = _PIECE_ELSEWHERE if device == "cuda" else _PIECE
+    parts: list[torch.Tensor] = []
     used = 0
     for tensor in tensors:
-        for x in tensor.detach().reshape(-1).split(max(piece, 1)):
-            if used + len(x) > len(filed):
-                yield filed[:used]
-                used = 0
-            _file(x.float(), scratch[:, : len(x)], out=filed[used : used + len(x)])
-            used += len(x)
-    yield filed[:used]
+        for part in tensor.detach().reshape(-1).split(size):
+            if used + len(part) > size:
+                yield _joined(parts)
+                parts, used = [], 0
+            parts.append(part.float())
+            used += len(part)
+    yield _joined(parts)
 
 
-def _file(x: torch.Tensor, scratch: torch.Tensor, out: torch.Tensor) -> None:
-    """Write where in the table of counts every value of ``x`` belongs.
-
-    ``x`` is FP32 of shape [n], ``scratch`` int32 of shape [2, n], ``out`` int32 of shape [n].
-    """
-    bits = x.view(torch.int32)
-    up, down = scratch
-    # With sign and exponent bits all ones, what is left is the integer mantissa - 2^23 = -gap.
-    torch.bitwise_or(bits, _SIGN_AND_EXPONENT, out=up)
-    # As an FP32 number it is exact, and its exponent is the logarithm that is wanted.
-    down.view(torch.float32).copy_(up)
-    # Steps, rounded up and rounded down: equal on a step, and one apart in the space between two.
-    # Their sum counts cells, and is -1 here for a full gap and -93 for the smallest.
-    torch.add(down, 2**_BELOW_STEP - 1 - (2 * _STEPS_AT_FULL_GAP + 1) * 2**_BELOW_STEP, out=up)
-    scratch.bitwise_right_shift_(_BELOW_STEP)
-    up.add_(down)
-    # Sign and exponent field, from -256 to 255, say where in the row.
-    torch.bitwise_right_shift(bits, _MANTISSA, out=out)
-    out.sub_(up, alpha=_ROW)
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _count(filed: torch.Tensor) -> torch.Tensor:
-    """Count what `_file` wrote, and add up the two signs: int64, [256, 93]."""
-    start = _ROW - 256
-    counts = torch.bincount(filed, minlength=start + CELLS_PER_BINADE * _ROW)
-    rows = counts[start:].view(CELLS_PER_BINADE, _ROW)
-    return (rows[:, :256] + rows[:, 256:512]).T
+def _places(x: torch.Tensor) -> torch.Tensor:
+    """Return where in the table of counts every value of an FP32 tensor belongs."""
+    magnitude = x.view(torch.int32).bitwise_and(_MAGNITUDE)
+    # Of an int32 times 512 the 23 lowest bits are left: modulo 2^32, -512 × mantissa is 512 × gap.
+    bits = magnitude.mul(_MINUS_512)
+    # Turned into FP32 numbers where it lies: the fewer bytes the passes touch, the faster.
+    gap = bits.view(torch.float32)
+    gap.copy_(bits.view(torch.uint32))
+    gap.sub_(gap, alpha=_REDUCTION)
+    half_octave = bits.bitwise_right_shift_(_TO_HALF_OCTAVE)
+    exponent = magnitude.bitwise_right_shift_(_TO_EXPONENT)
+    return half_octave.add_(exponent, alpha=_ROW)

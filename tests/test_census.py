@@ -13,7 +13,7 @@ from torch import nn
 
 import mptutor as mpt
 from mptutor.census import ExponentCensus, ScaleWindow, take_census, take_census_by_layer
-from mptutor.census_cells import _BATCH, _PIECE, CELLS_PER_BINADE, cell_of, exponent_of
+from mptutor.census_cells import _PIECE, CELLS_PER_BINADE, cell_of, exponent_of
 from tests.float_oracles import (
     CUSTOM,
     NAMED,
@@ -187,9 +187,23 @@ def test_values_are_filed_in_the_cell_that_the_thresholds_are_looked_up_in():
 def test_cells_are_numbered_by_magnitude():
     cells = [cell_of(value) for value in some_significands().sort().values.tolist()]
     assert cells == sorted(cells)
-    # Gaps are whole numbers, so of the four spaces next to 1 and 2 and of 1.5 nothing is seen.
-    unused = {CELLS_PER_BINADE - 1 - steps for steps in (1, 2, 3, 5, 7)}
+    # Gaps are whole numbers: none lies between 1 and 1.5, nor between 2 and 3.
+    unused = {CELLS_PER_BINADE - 2, CELLS_PER_BINADE - 4}
     assert set(cells) == set(range(CELLS_PER_BINADE)) - unused
+
+
+def test_every_gap_of_a_binade_is_on_its_side_of_every_border():
+    values = torch.arange(2**23, dtype=torch.int32).add_(127 << 23).view(torch.float32)
+    gaps = 2**23 - torch.arange(2**23)
+    census = take_census(values)
+    below = [count for cell, count in census.cells if cell < 1]
+    assert below == [1]  # the power of two
+    for i in range(23):
+        last = cell_of(2.0 - 2.0 ** (i - 23))
+        assert sum(n for cell, n in census.cells if cell >= last) == (gaps <= 2**i).sum()
+    for i in range(1, 23):
+        last = cell_of(2.0 - (3 * 2 ** (i - 1) - 1) * 2.0**-23)
+        assert sum(n for cell, n in census.cells if cell >= last) == (gaps < 1.5 * 2**i).sum()
 
 
 @given(st.floats(2.0**-149, 2.0**127, width=32))
@@ -212,9 +226,9 @@ def test_exponents_are_those_of_frexp():
 # -- what may be counted ---------------------------------------------------------------------------
 
 
-def test_pieces_and_batches_join_without_seams():
+def test_pieces_join_without_seams():
     generator = torch.Generator().manual_seed(1)
-    for sizes in ([_PIECE + 1], [_BATCH + 3], [_BATCH - 5, 1, 7, _PIECE - 1, 2 * _PIECE + 1]):
+    for sizes in ([_PIECE + 1], [_PIECE - 5, 1, 7, _PIECE - 1, 2 * _PIECE + 1], [3, 0, _PIECE]):
         tensors = [torch.randn(size, generator=generator) for size in sizes]
         values = torch.cat(tensors)
         census = take_census(tensors)
