@@ -29,8 +29,11 @@ _HOME = {
     "quantize": "rounding",
     "ExponentCensus": "census",
     "take_census": "census",
+    "take_census_by_layer": "census",
     "StaticLossScaler": "scaling",
     "DynamicLossScaler": "scaling",
+    "ScalerState": "scaling",
+    "next_state": "scaling",
     "simulate_amp": "simulate",
 }
 

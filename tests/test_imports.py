@@ -14,7 +14,9 @@ PACKAGE = ROOT / "mptutor"
 FORBIDDEN = {
     "formats": {"rounding", "census", "scaling", "tensorcore", "policy", "hardware", "experiments"},
     "rounding": {"census", "scaling", "tensorcore", "policy", "hardware", "experiments"},
+    "census_cells": {"census", "scaling", "tensorcore", "policy", "hardware", "experiments"},
     "census": {"scaling", "tensorcore", "experiments"},
+    "scaler_state": {"scaling", "census", "tensorcore", "policy", "hardware", "experiments"},
     "scaling": {"census", "tensorcore", "experiments"},
     "tensorcore": {"census", "scaling", "experiments"},
     "policy": {"experiments"},
