@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mptutor.checks.plain import pack
+from mptutor.checks.probes_loops import drive_loop
 from mptutor.checks.probes_steps import take_scaled_steps
 
 Probe = Callable[[Any, Sequence[Any]], Any]
@@ -47,6 +48,7 @@ def drive_scaler(written: Callable[[float, int], Any], inputs: Sequence[Any]) ->
 PROBES: dict[str, Probe] = {
     "call": call,
     "drive_scaler": drive_scaler,
+    "drive_loop": drive_loop,
     "take_scaled_steps": take_scaled_steps,
 }
 

@@ -9,8 +9,10 @@ what overflows or vanishes there does so here.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
@@ -117,6 +119,12 @@ def _labels(x: Tensor) -> Tensor:
     return (x[:, :4].sum(1) > 0).long() + (x[:, 4:8].sum(1) > 0).long()
 
 
-def tell(values: Sequence[float], every: int = 1) -> str:
-    """Write down losses or scales in one line, to be looked at with bare eyes."""
-    return "  ".join(f"{value:.4g}" for value in values[::every])
+def tell(losses: Sequence[float], every: int = 1) -> str:
+    """Write down losses in one line, to be looked at with bare eyes."""
+    return "  ".join(f"{loss:.3g}" for loss in losses[::every])
+
+
+def powers(scales: Sequence[float]) -> str:
+    """Write down scales that are powers of two, each with how often it came: ``2^16 x3  2^15``."""
+    runs = [(scale, len(list(run))) for scale, run in groupby(scales)]
+    return "  ".join(f"2^{math.log2(s):g}" + (f" x{n}" if n > 1 else "") for s, n in runs)

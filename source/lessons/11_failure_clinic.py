@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 
 import mptutor
-from mptutor.experiments.clinic import attention, classifier, detector, patient, tell
+from mptutor.experiments.clinic import attention, classifier, detector, patient, powers, tell
 
 # %% [markdown]
 # ## A healthy loop
@@ -85,7 +85,7 @@ def attend(model, x, y):
 p = patient(attention)
 before = p.weights_hash()
 losses, scales = train(p, attend)
-print(tell(losses, every=4), "\n", tell(scales, every=4))
+print(tell(losses, every=4), "\n", powers(scales))
 assert scales[-1] == 2.0**-4 and p.weights_hash() == before
 
 # %% [markdown]
@@ -131,7 +131,7 @@ def guarded(model, x, y):
 
 
 losses, scales = train(patient(detector, lr=2.0), guarded)
-print(tell(losses), "\n", tell(scales, every=4))
+print(tell(losses), "\n", powers(scales))
 print("the guard in FP16:", torch.tensor(1e-8).half().item())
 assert math.isfinite(losses[0]) and any(map(math.isnan, losses))
 
@@ -182,7 +182,7 @@ def step_twice(p):
 
 
 losses, scales = step_twice(patient(growth_interval=4, steps=24))
-print(tell(losses), "\n", tell(scales))
+print(tell(losses), "\n", powers(scales))
 first = [math.isfinite(loss) for loss in losses].index(False)
 assert scales[first - 1] < scales[first - 2]
 
@@ -199,7 +199,7 @@ a
 
 # %%
 losses, scales = train(patient(growth_interval=4, steps=24), cross_entropy)
-print(tell(losses, every=3), "\n", tell(scales, every=3))
+print(tell(losses, every=3), "\n", powers(scales))
 assert all(map(math.isfinite, losses)) and max(scales) > scales[-1]
 
 # %% [markdown]
@@ -420,8 +420,20 @@ assert kinds == {"order", "dtype", "range", "gain"} and len(chart) == 8
 #
 # ## Repairs that hide
 #
-# `nan_to_num`, skipping bad batches, a scale turned down, AMP turned off: each silences one of
-# these symptoms and leaves its cause. After a repair the loss must fall *as in the right loop*.
+# > **Predict.** The head of attention again. `nan_to_num` makes its loss finite. What are the loss
+# > and the weights after 20 steps?
+
+# %%
+p = patient(attention)
+before = p.weights_hash()
+losses, scales = train(p, lambda *batch: torch.nan_to_num(attend(*batch)))
+print(tell(losses, every=4), "\n", powers(scales))
+assert set(losses) == {0.0} and p.weights_hash() == before
+
+# %% [markdown]
+# A loss of 0, and nothing learned. Skipping bad batches, turning the scale down, raising an eps or
+# turning AMP off do the same in other ways: they silence a symptom and leave its cause. After a
+# repair the loss must fall *as in the right loop*.
 #
 # ## What the audit cannot tell
 #
