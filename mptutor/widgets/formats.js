@@ -80,7 +80,7 @@ function nanCode(fmt) {
 function roundHalfEven(x) {
   const below = Math.floor(x);
   const rest = x - below;
-  return rest > 0.5 || (rest === 0.5 && below % 2 === 1) ? below + 1 : below;
+  return rest > 0.5 || (rest === 0.5 && below % 2 !== 0) ? below + 1 : below;
 }
 
 function spacing(x, fmt) {
