@@ -95,7 +95,12 @@ def count_cells(tensors: list[torch.Tensor]) -> torch.Tensor:
         have no cells of their own, in the others; row 255 the infinities and then the NaNs.
     """
     size = (256 + _ROWS_ON) * _ROW
-    counts = sum(torch.bincount(_places(x), minlength=size) for x in _pieces(tensors))
+    counts, scratch = 0, torch.empty(2, 0, dtype=torch.int32)
+    for x in _pieces(tensors):
+        # Memory is kept from piece to piece: fetching it anew can cost as much as all passes.
+        if scratch.shape[1] < len(x) or scratch.device != x.device:
+            scratch = torch.empty(2, len(x), dtype=torch.int32, device=x.device)
+        counts = counts + torch.bincount(_places(x, *scratch[:, : len(x)]), minlength=size)
     rows = counts.cpu().view(-1, _ROW)
     powers_of_two, others = rows[:256, :1], rows[_ROWS_ON:, 1:CELLS_PER_BINADE]
     return torch.cat([powers_of_two, others.flip(1)], dim=1)
@@ -129,11 +134,14 @@ def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _places(x: torch.Tensor) -> torch.Tensor:
-    """Return where in the table of counts every value of an FP32 tensor belongs."""
-    magnitude = x.view(torch.int32).bitwise_and(_MAGNITUDE)
+def _places(x: torch.Tensor, magnitude: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
+    """Return where in the table of counts every value of an FP32 tensor belongs.
+
+    ``magnitude`` and ``bits`` are int32 memory of the shape of ``x``, and will be overwritten.
+    """
+    torch.bitwise_and(x.view(torch.int32), _MAGNITUDE, out=magnitude)
     # Of an int32 times 512 the 23 lowest bits are left: modulo 2^32, -512 × mantissa is 512 × gap.
-    bits = magnitude.mul(_MINUS_512)
+    torch.mul(magnitude, _MINUS_512, out=bits)
     # Turned into FP32 numbers where it lies: the fewer bytes the passes touch, the faster.
     gap = bits.view(torch.float32)
     gap.copy_(bits.view(torch.uint32))
