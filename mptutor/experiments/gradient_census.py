@@ -95,7 +95,8 @@ class GradientCensusResult(Result):
     @property
     def headline(self) -> str:
         """What was counted."""
-        age = f"after {self.epochs} epochs" if self.epochs else "before training"
+        epochs = f"{self.epochs} epoch" + ("s" if self.epochs > 1 else "")
+        age = f"after {epochs}" if self.epochs else "before training"
         return f"{self.network} on {self.data} {age}: gradients in FP32, flushed by FP16 unscaled"
 
     def table(self) -> list[dict[str, Cell]]:

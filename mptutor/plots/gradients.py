@@ -129,7 +129,7 @@ def plot_scale_sweep(result: ScaleSweepResult) -> Picture:
         markeredgewidth=2,
         label="with skipped steps",
     )
-    axes.legend(frameon=False, fontsize=8.5, loc="lower left")
+    axes.legend(frameon=False, fontsize=8.5, loc="center left")
     return picture
 
 

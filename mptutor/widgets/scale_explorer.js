@@ -116,10 +116,6 @@ function percent(part, whole) {
   return exact > 99.99 ? "more than 99.99" : String(Number(exact.toPrecision(4)));
 }
 
-function count(n) {
-  return String(n).replace(/\B(?=(\d{3})+$)/g, ",");
-}
-
 function sentence({ power, fmt, counts, shares, window }) {
   const infinite = counts.infinite ? count(counts.infinite) : "none";
   const become = fmt.overflow === "inf" ? "infinite" : "too large";
@@ -138,24 +134,7 @@ function nextSentence({ power, fmt, skips, interval }) {
     `the scale to 2${superscript(power + 1)}.`;
 }
 
-// -- controls and facts ----------------------------------------------------------------------------
-
-// A row of radio buttons for one trait.
-function choice(label, trait, options, choose) {
-  const name = `mpt-choice-${Math.random().toString(36).slice(2)}`;
-  const inputs = options.map(([value]) =>
-    control("input", { type: "radio", name, value, onchange: () => choose({ [trait]: value }) }),
-  );
-  const labels = options.map(([, text], i) => element("label", { class: "mpt-option" }, inputs[i], text));
-  const node = element(
-    "div",
-    { class: "mpt-choice", role: "radiogroup", "aria-label": label },
-    element("span", { class: "mpt-label", "aria-hidden": "true" }, label),
-    ...labels,
-  );
-  const update = (state) => inputs.forEach((input) => (input.checked = input.value === state[trait]));
-  return { node, update };
-}
+// -- facts -------------------------------------------------------------------------------------------
 
 // The shares of the zones, which are the key to their colours as well.
 function zoneFacts() {

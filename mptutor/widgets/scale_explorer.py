@@ -94,8 +94,8 @@ class ScaleExplorer(LiveFigure):
         If ``fmt``, ``kind`` or ``network`` is none of those there are.
     """
 
-    _esm = javascript("numbers", "scale_chart", "scale_explorer")
-    _css = stylesheet("scale_explorer")
+    _esm = javascript("numbers", "controls", "scale_chart", "scale_explorer")
+    _css = stylesheet("controls", "scale_explorer")
 
     power = traitlets.Int().tag(sync=True)
     fmt = traitlets.Unicode().tag(sync=True)
