@@ -228,8 +228,8 @@ def loop_f(p: Patient) -> None:
 # %% [markdown]
 # **Write** `causes`, 1 to 6 lines. **Target:** for each loop, A to F, the names the audit has for
 # its faults, and for nothing else: a cause, not what follows from it. A and B have two each, and
-# not every fault shows while another one is in its way. Then mend D, E and F too, and let the audit
-# tell you whether you did.
+# not every fault shows while another one is in its way. Where the audit has two names for the same
+# thing, either will do. Then mend D, E and F too, and let the audit tell you whether you did.
 
 
 # %% tags=["solution-11-4"]
