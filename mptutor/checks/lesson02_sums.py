@@ -203,8 +203,9 @@ KAHAN = Task(
     misunderstandings=(
         Misunderstanding(
             "nothing carried over",
-            "That is the running sum: what an addition loses does not reach the next one. Print "
-            "your lost part for 32 + 0.01 in FP16; it should not be 0.",
+            "That is the running sum: what an addition loses does not reach the next one. If you "
+            "write `total + term + lost`, Python adds from the left, and `lost` meets the large "
+            "total alone.",
             lambda x: _add_up(x, x.dtype),
             _REPAIRS,
         ),

@@ -50,7 +50,7 @@ assert add_up(hundredths.half()) == 32 and add_up(hundredths.bfloat16()) == 4
 
 # %% [markdown]
 # FP32 is off by 0.003, FP16 ends at 32, BF16 at 4. The terms are not to blame: rounded to
-# 16 bits they still make 100 and a little more. Two thirds of the sum went missing on the way.
+# 16 bits they still make 100 and a little more. In FP16 two thirds went missing.
 #
 # ## The last term that counts
 #
@@ -118,8 +118,51 @@ assert fp16.sums[40] - fp16.sums[38] == 100 * mpt.FP16.ulp(16)  # terms 1,901 to
 
 # %% [markdown]
 # From 16 on each term counts for half as much again as it should. FP16 reaches 32 after 2,798
-# terms, when 28 would be right, and stands still from there. So a sum that still grows may be
-# wrong, too.
+# terms, when 28 would be right, and stands still from there.
+
+# %% [markdown]
+# ## Small numbers are not to blame
+#
+# It is often said that small values round worse, and 0.01 is small.
+#
+# > **Predict.** Multiply every term by 1024, so that each is 10.24. Where does the FP16 sum stop,
+# > and after how many terms: fewer, more, as many?
+
+# %%
+small = run_running_sums(term=0.01, formats=["FP16"]).curves[0]
+large = run_running_sums(term=0.01 * 1024, formats=["FP16"]).curves[0]
+for curve in (small, large):
+    ratio = curve.total / curve.term
+    print(f"term {curve.last_change} takes it to {curve.total}, {ratio:.0f} times a term")
+assert large.sums == tuple(1024 * s for s in small.sums)
+
+# %% [markdown]
+# The same sums times 1024, term by term. What is absorbed depends on the *ratio* of sum to term,
+# not on their size. In FP16 it happens at a ratio between 2¹¹ and 2¹², in BF16 between 2⁸ and 2⁹.
+# (Below the smallest normal number size does matter; lesson 03 goes there.) Lesson 04 finds
+# the two ratios again, between a weight and its update.
+#
+# ## Which way to round
+#
+# `quantize` knows other ways than nearest.
+#
+# > **Predict.** Rounded toward zero, where will the FP16 sum of hundredths stop? And rounded up?
+
+# %%
+for mode in ("nearest_even", "toward_zero", "up"):
+    print(f"{mode:13}", mpt.quantize(32 + term, mpt.FP16, rounding=mode).item())
+modes = run_running_sums(formats=["FP16"], roundings=["nearest_even", "toward_zero", "up"])
+modes
+
+# %%
+nearest, toward_zero, up = modes.curves
+assert toward_zero.total == 16 and up.total > 60 * up.exact
+
+# %% [markdown]
+# Toward zero, a term is lost as soon as it is less than a *whole* ulp: the sum stops one power of
+# two earlier (unless the term is a power of two itself: ones stop at 2048 either way). Up, every
+# term counts for at least one ulp, and from 16 on the sum doubles every 1,024 terms. Both err to
+# one side in each step, so the errors pile up. Nearest does too, once all terms are alike.
 #
 # Take it in hand. The lower half shows where the next term lands.
 
@@ -141,49 +184,6 @@ AccumulationExplorer(n=2000, accumulator="FP16")
 # </details>
 
 # %% [markdown]
-# ## Small numbers are not to blame
-#
-# It is often said that small values round worse, and 0.01 is small.
-#
-# > **Predict.** Multiply every term by 1024, so that each is 10.24. Where does the FP16 sum stop,
-# > and after how many terms: fewer, more, as many?
-
-# %%
-small = run_running_sums(term=0.01, formats=["FP16"]).curves[0]
-large = run_running_sums(term=0.01 * 1024, formats=["FP16"]).curves[0]
-for curve in (small, large):
-    ratio = curve.total / curve.term
-    print(f"term {curve.last_change} takes it to {curve.total}, {ratio:.0f} times a term")
-assert large.sums == tuple(1024 * s for s in small.sums)
-
-# %% [markdown]
-# The same sums times 1024, term by term. What is absorbed depends on the *ratio* of sum to term,
-# not on their size. In FP16 it happens at a ratio between 2¹¹ and 2¹², in BF16 between 2⁸ and 2⁹.
-# (Only below the smallest normal number does size matter; lesson 03 goes there.) Lesson 04 finds
-# the two ratios again, between a weight and its update.
-#
-# ## Which way to round
-#
-# `quantize` knows other ways than nearest.
-#
-# > **Predict.** Rounded toward zero, where will the FP16 sum of hundredths stop? And rounded up?
-
-# %%
-for mode in ("nearest_even", "toward_zero", "up"):
-    print(f"{mode:13}", mpt.quantize(32 + term, mpt.FP16, rounding=mode).item())
-modes = run_running_sums(formats=["FP16"], roundings=["nearest_even", "toward_zero", "up"])
-modes
-
-# %%
-nearest, toward_zero, up = modes.curves
-assert toward_zero.total == 16 and up.total > 60 * up.exact
-
-# %% [markdown]
-# Toward zero, a term is lost as soon as it is less than a *whole* ulp: the sum stops one power of
-# two earlier. Up, every term counts for at least one ulp, and the sum doubles every 1,024 terms.
-# Both err to one side in each step, so the errors pile up. Nearest does too, once all terms are
-# alike.
-#
 # ## Right on average
 #
 # *Stochastic rounding* draws lots: 0.32 of an ulp becomes a whole one with a probability of 0.32,
@@ -200,8 +200,8 @@ print(x_q.unique(return_counts=True), "mean", x_q.double().mean().item())
 assert abs(x_q.double().mean() - (32 + term)) < 4 * x_q.double().std() / 100_000**0.5
 
 # %% [markdown]
-# The mean is right although FP16 has no number near it. A sum rounded like this cannot stall:
-# every term has its chance.
+# The mean is right although FP16 has nothing between 32 and 32.03. A sum rounded like this cannot
+# stall: every term has its chance.
 #
 # > **Predict.** Of 256 such sums of our 10,000 terms, how far from 100 will a typical one end: by
 # > 0.02, by 2, by 20?
@@ -216,8 +216,7 @@ plot_stochastic_sums(random)
 
 # %% [markdown]
 # No bias, but noise: errors of either sign partly cancel, so they grow like the square root of
-# the number of terms. It costs random numbers, and the result depends on the seed. Lesson 04
-# rounds weights this way.
+# the number of terms. Lesson 04 rounds weights this way.
 #
 # ## A wider accumulator
 #
@@ -229,7 +228,7 @@ plot_stochastic_sums(random)
 # %%
 x = hundredths.half()
 all_to_0 = torch.zeros(n, dtype=torch.int64)
-with mpt.tensorcore.tensor_core():
+with mpt.tensorcore.tensor_core():  # multiply FP16 as a Tensor Core does
     print("x @ ones    ", (x @ torch.ones_like(x)).item())
 print("x.sum()     ", x.sum().item(), x.sum().dtype)
 print("x.cumsum(0) ", x.cumsum(0)[-1].item())
@@ -237,7 +236,7 @@ print("index_add_  ", torch.zeros(1, dtype=torch.float16).index_add_(0, all_to_0
 assert x.sum() == add_up(x.float()).half() == 100
 
 # %% [markdown]
-# Reductions add up in FP32 inside, and only their *result* is FP16. `index_add_` adds into a
+# These three add up in FP32 inside, and only their *results* are FP16. `index_add_` adds into a
 # tensor that is stored in 16 bits; where it goes term by term, it stops at 32.
 #
 # > **Predict.** So `sum` is safe. What is the sum of 70,000 ones in FP16, and what is their mean?
@@ -246,19 +245,13 @@ assert x.sum() == add_up(x.float()).half() == 100
 ones = torch.ones(70_000, dtype=torch.float16)
 print("sum", ones.sum().item(), " mean", ones.mean().item())
 assert ones.sum().isinf() and ones.mean() == 1
-activations = (0.02 * torch.rand(100, 1, 10, 10)).half()
-mean, var = torch.zeros(1), torch.ones(1)
-y = F.batch_norm(activations, mean, var, training=True, momentum=1.0)
-print("batch norm: mean", mean.item(), " exact", activations.double().mean().item(), " y", y.dtype)
-assert torch.isclose(mean.double(), activations.double().mean(), rtol=1e-4)
 
 # %% [markdown]
-# The accumulator held 70,000, the result could not: `mean` divides first and rounds then. Batch
-# norm computes its statistics in FP32 too, although input and output are FP16.
+# The accumulator held 70,000, the result could not: `mean` divides first and rounds then.
 #
 # ## Where running sums hide
 #
-# So beware of the sums you write yourself. Here is a network that nobody has trained, and its
+# Here is a network that nobody has trained, and its
 # losses on 5,000 images, as a model in pure BF16 would give them.
 #
 # > **Predict.** The losses are about 2.3 each. What mean does the loop report after 400, 1,000
@@ -280,8 +273,9 @@ for count, loss in enumerate(losses, start=1):
 assert total / len(losses) < 0.3 < 2.2 < true_mean
 
 # %% [markdown]
-# The network learns nothing, and its reported loss falls to a tenth. The sum stands at 1024,
-# where half an ulp is 4. Repair: accumulate in FP32, or in a Python `float`, which is FP64.
+# From 512 on each loss counts as 4, so at 400 images the mean is too high and the sum is already at
+# 1024. There half an ulp is 4, and nothing moves it any more. The network learns nothing, and its
+# reported loss falls to a tenth. Repair: accumulate in FP32, or in a Python `float`, which is FP64.
 
 # %%
 total = 0.0
@@ -340,16 +334,16 @@ assert abs(kahan["FP16"].error_ulps) < 1 < abs(kahan["BF16"].error_ulps)
 assert all(abs(repairs.of("FP32 accumulator", fmt).error_ulps) < 1 for fmt in kahan)
 
 # %% [markdown]
-# In FP16 all repairs help, the blocks least. In BF16 Kahan's sum is two ulps off: `lost` is
-# rounded to 8 bits as well, and 10,000 such errors show. A wider accumulator is best where you
-# can have one.
+# Within one ulp in both formats are the pairs and the FP32 accumulator. Blocks miss in both, and
+# Kahan's sum misses in BF16 by two ulps: `lost` itself is exact, but adding it to the next term is
+# rounded to 8 bits too, and 10,000 such errors show.
 
 # %% [markdown]
 # ## What you have seen
 #
 # - A running sum stops at the first power of two at which half an ulp is at least the term:
 #   32 for hundredths in FP16, 4 in BF16. Long before, it is wrong. The ratio decides, not the size.
-# - PyTorch's reductions, products and batch norm add up in FP32; only their results are 16-bit.
+# - PyTorch's reductions and products add up in FP32; only their results are 16-bit.
 #   Your own loops and `.grad` add up in the dtype they are stored in.
 # - An FP32 accumulator repairs it at the root. Blocks, pairs and compensation help without one.
 #   Stochastic rounding is right on average, with a spread.
