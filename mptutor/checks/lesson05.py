@@ -189,6 +189,7 @@ def _largest_cases(seed: int) -> list[Case]:
         Case("one layer", ([drawn(-12, 4, 5)],)),
         Case("three layers, the largest gradients in the middle", (three,)),
         Case("the largest gradient is 65519 × 2^-20", ([with_largest(65519 * 2.0**-20)],)),
+        Case("the largest gradient is 65519.5 × 2^-20", ([with_largest(65519.5 * 2.0**-20)],)),
         Case("the largest gradient is 65520 × 2^-20", ([with_largest(65520 * 2.0**-20)],)),
         Case("the largest gradient is 65528 × 2^-20", ([with_largest(65528 * 2.0**-20)],)),
         Case("the largest gradient is 2^-4", ([with_largest(2.0**-4)],)),

@@ -63,7 +63,7 @@ check("05.1", training_step)
 #
 # **Write** `largest_scale`, about 7 lines: the largest power of two by which all gradients can be
 # multiplied without any becoming infinite in FP16. If all are zero, return 1.0. **Target:** right
-# to the last digit of FP16's range, for gradients of any size and sign.
+# on both sides of 65520, for gradients of any size and sign.
 
 
 # %% tags=["solution-05-2"]

@@ -186,7 +186,8 @@ assert fp32.last("loss") < 2.1 and scaled.last("loss") < 2.1
 
 # %% [markdown]
 # Dead, without NaN and without a warning. The upper layers do get gradients, but learn from
-# features that never change.
+# features that never change. The scaled run loses gradients too, more with every epoch, and learns
+# all the same; lesson 05 comes back to it.
 #
 # ## Flushed is not damaged
 #

@@ -7,7 +7,7 @@
 #
 # Afterwards you will be able to
 #
-# - write a training step with a loss scale, and say why its parts come in that order,
+# - write a training step with a loss scale,
 # - find the window of safe scales of a network from one backward pass,
 # - say what happens at a scale that is too high, and at one that is too low,
 # - tell a problem that a scale mends from one that it does not.
@@ -70,12 +70,13 @@ plot_exponents(census, scale=2.0**16)
 # ## The window
 #
 # > **Predict.** The largest gradient decides the largest scale, and 65520 is the number from which
-# > FP16 is infinite. If the largest gradient is 0.06, which power of two is the largest safe scale?
+# > FP16 is infinite. If the largest gradient is 0.065, which power of two is the largest safe
+# > scale?
 
 # %%
 every_gradient = torch.cat([t.flatten() for g in plain.values() for t in (g.outputs, g.weights)])
 largest = every_gradient.abs().max().item()
-highest = 2.0 ** math.floor(math.log2(65519 / largest))
+highest = 2.0 ** (math.ceil(math.log2(65520 / largest)) - 1)  # 65520 itself would be infinite
 print(f"the largest gradient is {largest:.3f}, the largest safe scale 2^{math.log2(highest):.0f}")
 assert (every_gradient * highest).half().isfinite().all()
 assert (every_gradient * highest * 2).half().isinf().any()
@@ -83,8 +84,8 @@ assert (every_gradient * highest * 2).half().isinf().any()
 # %% [markdown]
 # The lower edge is a matter of what one is ready to lose. Say, one in a thousand.
 #
-# > **Predict.** One power of two down moves all bars by one place. How fast will the share of
-# > flushed gradients fall as the scale grows?
+# > **Predict.** Without a scale about half of these gradients are flushed. At which power of two is
+# > it fewer than one in a thousand?
 
 # %%
 for power in (-20, 0, 4, 8, 12, 15, 16, 19, 20, 22):
@@ -104,13 +105,15 @@ for scale in (window.smallest / 2, window.smallest):
     assert (lost.sum() <= 0.001 * len(lost)) == (scale == window.smallest)
 
 # %% [markdown]
-# One backward pass, and every scale is answered; casts agree at both edges.
+# One backward pass, and every scale is answered for this moment; casts agree at both edges. The
+# share falls slowly, by a factor of two or so for each power of two, for the bars fall off slowly.
 #
 # ## A step with a scale
 #
-# Now a training step in FP16 with a fixed scale. Four things come after the forward pass, and their
-# order matters. On this machine `simulate_amp` makes the CPU compute as a GPU with Tensor Cores
-# would.
+# Now a training step in FP16 with a fixed scale. Four things come after the forward pass: backward,
+# divide, look, step. Dividing must come before anything that uses the size of a gradient, and
+# looking before the step. On this machine `simulate_amp` makes the CPU compute as a GPU with Tensor
+# Cores would.
 
 
 # %%
@@ -144,19 +147,24 @@ for scale in (1.0, 2.0**16, 2.0**24):
     assert stepped == (scale < 2.0**24)
 
 # %% [markdown]
-# At 1 the step is taken and the first layer gets nothing. At 2²⁴ gradients overflow. What do they
-# look like afterwards?
+# At 1 the step is taken and the first layer gets nothing. At 2²⁴ nothing is zero, and nothing is
+# right: look at the gradients of the last layer and of the first, at 2²² and at 2²⁴.
 
 # %%
-for layer in (net[-1], net[1]):
-    grad = layer.weight.grad
-    print(f"{layer}: {grad.isinf().sum()} inf, {grad.isnan().sum()} NaN of {grad.numel()}")
+for power in (22, 24):
+    net, _ = network_and_loss("sigmoid")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with mpt.simulate_amp(torch.float16):
+        training_step(net, optimizer, images, labels, 2.0**power)
+    for name, grad in (("last", net[-1].weight.grad), ("first", net[1].weight.grad)):
+        print(f"2^{power} {name:5}: {grad.isinf().sum()} inf, {grad.isnan().sum()} NaN")
 assert net[1].weight.grad.isnan().all()
 
 # %% [markdown]
-# Some gradients of the logits were infinite. A weight's gradient is a sum of such numbers, and ∞ −
-# ∞ is NaN; so is ∞ · 0. Two layers on, nothing is left. That is why the scaler looks for both, and
-# why it skips the step and does not try to repair anything. And in the other direction?
+# Overflow begins next to the loss, where gradients are largest, with infinities; further down all
+# is still finite. At 2²⁴ the gradients of the logits themselves no longer fit, and since ∞ − ∞ and
+# ∞ · 0 are NaN, everything below them is. That is why the scaler looks for both, and why it skips
+# the step and does not try to repair anything. And in the other direction?
 #
 # > **Predict.** With a scale of 2⁻²⁰, far too low: how many gradients are NaN, how many zero?
 
@@ -196,14 +204,17 @@ assert max(sweep.at(low).loss, sweep.at(high).loss) < 2.0 < 2.25 < sweep.at(1.0)
 
 # %% [markdown]
 # The upper edge is sharp. One power of two beyond it steps are skipped, three beyond it all of
-# them. At the edge itself there is no reserve: gradients grow and shrink while a network learns.
+# them. At the edge itself there is no reserve: the window is that of the untrained network, and
+# gradients grow and shrink while it learns. In lesson 03 the share flushed at 2¹⁶ rose epoch by
+# epoch, and the network learned all the same.
 #
 # The lower edge is soft, and lies far below the one in a thousand that we asked for.
 
 # %%
 below = [run for run in sweep.runs if run.scale < low and run.loss < 2.1]
 for run in below:
-    print(f"2^{math.log2(run.scale):.0f} loses {run.share_flushed:.1%} and learns: {run.loss:.2f}")
+    lost = f"loses {run.share_flushed:.1%} at the start"
+    print(f"2^{math.log2(run.scale):.0f} {lost} and learns: {run.loss:.2f}")
 assert below and min(run.share_flushed for run in below) > 0.01
 
 # %% [markdown]
