@@ -69,6 +69,8 @@ class ProcessWide:
 
     def __exit__(self, *exception: object) -> None:
         with self._lock:
+            if self._entries == 0:
+                raise RuntimeError(f"{type(self).__name__}: it was not entered, nothing to leave")
             self._entries -= 1
             if self._entries == 0:
                 self._remove()

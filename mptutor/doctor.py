@@ -97,7 +97,15 @@ def render(findings: list[Finding]) -> str:
 
 def _wrapped(text: str, head: str, width: int) -> str:
     indent = " " * len(head)
-    return textwrap.fill(text, width, initial_indent=head, subsequent_indent=indent)
+    # A path broken in two cannot be copied.
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=head,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _verdict(findings: list[Finding]) -> str:

@@ -318,7 +318,7 @@ class DynamicLossScaler(StaticLossScaler):
             raise AssertionError(f"growth_factor is {growth_factor}; it must be above 1")
         if enabled and not backoff_factor < 1:
             raise AssertionError(f"backoff_factor is {backoff_factor}; it must be below 1")
-        if enabled and not 0 <= min_scale <= init_scale:
+        if enabled and min_scale and not 0 <= min_scale <= init_scale:
             raise ValueError(f"min_scale is {min_scale}; it must lie from 0 to {init_scale}")
         self._state = replace(
             self._state,

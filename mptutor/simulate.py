@@ -21,12 +21,41 @@ What it does not reproduce:
 
 from __future__ import annotations
 
+import threading
 from contextlib import ExitStack
 
 import torch
 
 from mptutor.policy import cuda_policy
 from mptutor.tensorcore import tensor_core
+
+
+class _DefaultDtypes(threading.local):
+    """What ``torch.autocast("cpu")`` uses if it is given no dtype, asked for by whom.
+
+    Simulations may end in any order, as those of a race whose runs take turns do. So the original
+    is kept apart, and the default is what the last one still running has asked for.
+    """
+
+    def __init__(self) -> None:
+        self._asked: list[tuple[object, torch.dtype]] = []
+        self._original = torch.get_autocast_dtype("cpu")
+
+    def ask(self, dtype: torch.dtype) -> object:
+        if not self._asked:
+            self._original = torch.get_autocast_dtype("cpu")
+        ticket = object()
+        self._asked.append((ticket, dtype))
+        torch.set_autocast_dtype("cpu", dtype)
+        return ticket
+
+    def take_back(self, ticket: object) -> None:
+        self._asked = [asked for asked in self._asked if asked[0] is not ticket]
+        last = self._asked[-1][1] if self._asked else self._original
+        torch.set_autocast_dtype("cpu", last)
+
+
+_default_dtypes = _DefaultDtypes()
 
 
 class simulate_amp:  # noqa: N801 - a context manager, used like a function
@@ -45,9 +74,10 @@ class simulate_amp:  # noqa: N801 - a context manager, used like a function
                 scaler.step(optimizer)
                 scaler.update()
 
-    In a notebook, ``simulate_amp().enable()`` switches it on for the cells that follow.  Contexts
-    may be nested, and everything is as before when the last one ends, also with an exception.
-    Policy and arithmetic are changed for the whole process, the default dtype for the thread.
+    In a notebook, ``amp = simulate_amp().enable()`` switches it on for the cells that follow, and
+    ``amp.disable()`` off again.  Contexts may be nested and end in any order, and everything is as
+    before when the last one ends, also with an exception.  Policy and arithmetic are changed for
+    the whole process, the default dtype for the thread.
 
     Parameters
     ----------
@@ -59,6 +89,8 @@ class simulate_amp:  # noqa: N801 - a context manager, used like a function
     """
 
     def __init__(self, dtype: torch.dtype = torch.float16) -> None:
+        if dtype not in (torch.float16, torch.bfloat16):
+            raise ValueError(f"dtype: must be torch.float16 or torch.bfloat16, got {dtype!r}")
         self._dtype = dtype
         self._arithmetic = tensor_core(dtype)
         self._undo: list[ExitStack] = []
@@ -68,8 +100,7 @@ class simulate_amp:  # noqa: N801 - a context manager, used like a function
         with ExitStack() as stack:
             stack.enter_context(cuda_policy())
             stack.enter_context(self._arithmetic)
-            stack.callback(torch.set_autocast_dtype, "cpu", torch.get_autocast_dtype("cpu"))
-            torch.set_autocast_dtype("cpu", self._dtype)
+            stack.callback(_default_dtypes.take_back, _default_dtypes.ask(self._dtype))
             self._undo.append(stack.pop_all())
         return self
 

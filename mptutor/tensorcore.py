@@ -82,10 +82,12 @@ class tensor_core:  # noqa: N801 - a context manager, used like a function
     """
 
     def __init__(self, dtype: torch.dtype | Iterable[torch.dtype] = torch.float16) -> None:
-        dtypes = (dtype,) if isinstance(dtype, torch.dtype) else tuple(dtype)
-        for given in dtypes:
-            if given not in (torch.float16, torch.bfloat16):
-                raise ValueError(f"dtype: must be torch.float16 or torch.bfloat16, got {given}")
+        several = isinstance(dtype, (list, tuple, set, frozenset))
+        dtypes = tuple(dict.fromkeys(dtype)) if several else (dtype,)
+        if not dtypes or any(given not in (torch.float16, torch.bfloat16) for given in dtypes):
+            raise ValueError(
+                f"dtype: must be torch.float16, torch.bfloat16 or several of them, got {dtype!r}"
+            )
         self.dtypes = dtypes
 
     def enable(self) -> tensor_core:

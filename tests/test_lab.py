@@ -1,8 +1,10 @@
 """`mptutor lab`: finds the course and opens it, and leaves the user's own set-up alone."""
 
+import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -118,8 +120,8 @@ def served(tmp_path_factory):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
-    screen = ""
     screen = ""
     for line in process.stdout:  # ends when the server does
         screen += line
@@ -130,7 +132,11 @@ def served(tmp_path_factory):
     wait_until_it_listens(match[0])
     yield match[0], home, screen
     process.terminate()
-    process.communicate(timeout=30)
+    try:
+        process.wait(timeout=60)
+    finally:  # kernels, which would hold the pipe open
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def wait_until_it_listens(url):

@@ -134,3 +134,18 @@ def test_the_failure_the_cpu_hides():
         assert layer(x).softmax(-1).dtype is FP16
     with simulate_amp(), torch.autocast("cpu", dtype=FP16):
         assert layer(x).softmax(-1).dtype is FP32
+
+
+def test_simulations_may_end_in_any_order():
+    before = torch.get_autocast_dtype("cpu")
+    first, second = simulate_amp(torch.float16).enable(), simulate_amp(torch.bfloat16).enable()
+    first.disable()
+    assert torch.get_autocast_dtype("cpu") is torch.bfloat16
+    second.disable()
+    assert torch.get_autocast_dtype("cpu") is before
+
+
+@pytest.mark.parametrize("dtype", ["half", torch.float32, [torch.float16], None])
+def test_another_dtype_is_refused_before_anything_is_changed(dtype):
+    with pytest.raises(ValueError, match=r"dtype: must be torch\.float16 or torch\.bfloat16, got"):
+        simulate_amp(dtype)

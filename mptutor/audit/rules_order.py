@@ -118,7 +118,7 @@ def added_to_scaled(evidence: Evidence) -> Sightings:
     lesson=10,
     cause="A loss reaches gradients without having gone through the scaler, "
     "yet they are divided by the scale.",
-    repair="scaler.scale(first_loss + second_loss).backward()",
+    repair="scaler.scale(loss).backward()   # this loss too",
 )
 def loss_not_scaled(evidence: Evidence) -> Sightings:
     """Its share is smaller by the scale than it should be: nothing, in effect."""

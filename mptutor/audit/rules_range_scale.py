@@ -169,7 +169,8 @@ def _scaled_out_of_range(backward: Backward) -> bool:
     WRONG,
     lesson=4,
     cause="An optimizer step left inf or NaN in the weights.",
-    repair="model.float()   # FP32 weights; autocast makes the 16-bit copies it needs",
+    repair="scaler.step(optimizer)   # a GradScaler skips steps with inf or NaN in the gradients;\n"
+    "# keep the weights in FP32, autocast makes the 16-bit copies",
     order=CONSEQUENCE,
 )
 def weights_not_finite(evidence: Evidence) -> Sightings:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mptutor.audit.events import Backward, OptimizerStep, Scale
+from mptutor.audit.events import Backward, OptimizerStep, Scale, ScalerStep
 from mptutor.audit.events_forward import Forward, LayerGradient
 from mptutor.audit.rules import SUSPECT, WRONG, Evidence, Sighting, rule, seen_at
 from mptutor.audit.rules_order_steps import looks_like_a_scale
@@ -100,21 +100,23 @@ def scale_too_low(evidence: Evidence) -> Sightings:
 )
 def fp16_without_scaler(evidence: Evidence) -> Sightings:
     """Nothing is raised and nothing is NaN: the loss only stops falling early."""
-    used = _used_without_scaler(evidence)
+    used = _used_by(OptimizerStep, evidence)
+    # What a scaler steps on without having scaled it is `loss_not_scaled`.
+    with_scaler = _used_by(ScalerStep, evidence)
     ran: set[str] = set()
     for event in evidence.of(Forward, Backward):
         if isinstance(event, Forward):
             ran |= {v.dtype for v in event.outputs if event.learns}
             continue
         dtypes, ran = ran, set()
-        scaled = event.scaler or looks_like_a_scale(event.factor)
+        scaled = event.scaler or looks_like_a_scale(event.factor) or id(event) in with_scaler
         if "float16" in dtypes and not scaled and not event.error:
             yield from _without_scaler(evidence, event, id(event) in used)
 
 
-def _used_without_scaler(evidence: Evidence) -> set[int]:
-    """Return the backward passes whose gradients an optimizer used."""
-    steps = evidence.about(OptimizerStep)
+def _used_by(kind: type[OptimizerStep | ScalerStep], evidence: Evidence) -> set[int]:
+    """Return the backward passes whose gradients such steps used."""
+    steps = evidence.about(kind)
     return {id(part.backward) for _, gradients in steps for part in gradients.parts}
 
 
