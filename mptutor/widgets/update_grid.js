@@ -10,7 +10,10 @@ const PAIRS = [
   ["0.05", "-3e-5", "fine-tuning with Adam"],
 ];
 
-function typedNumber(label, trait, choose, complain) {
+function typedNumber(label, trait, model, choose, complain) {
+  // What cannot be read stays in view, with its complaint, until the number changes: a drawing asked
+  // for earlier may still be on its way.
+  let unread = null;
   const input = control("input", {
     type: "text",
     class: "mpt-input mpt-short",
@@ -19,18 +22,23 @@ function typedNumber(label, trait, choose, complain) {
     oninput: () => {
       try {
         readNumber(input.value);
+        unread = null;
         choose({ [trait]: input.value });
       } catch (error) {
+        unread = { beside: model.get(trait), complaint: error.message };
         input.setAttribute("aria-invalid", "true");
         complain(error.message);
       }
     },
   });
   const update = (state) => {
+    if (unread?.beside === state[trait]) return;
+    unread = null;
     if (input.value !== state[trait]) input.value = state[trait];
     input.setAttribute("aria-invalid", "false");
   };
-  return { node: element("label", { class: "mpt-label" }, label, input), update };
+  const problem = () => unread?.complaint;
+  return { node: element("label", { class: "mpt-label" }, label, input), update, problem };
 }
 
 function pairButtons(choose) {
@@ -141,11 +149,14 @@ function render({ model, el }) {
     const { weight, update } = readInputs(model.get("weight"), model.get("update"), choices);
     return { weight, direction: Math.sign(update) };
   };
+  const numbers = [
+    typedNumber("Weight", "weight", model, choose, readout.say),
+    typedNumber("Update", "update", model, choose, readout.say),
+  ];
   const controls = [
     choice("Format", "fmt", choices.formats.map(({ name }) => [name, name.replaceAll("_", " ")]), choose),
     choice("Weight kept", "way", choices.ways.map((way) => [way, WAY_NAMES[way]]), choose),
-    typedNumber("Weight", "weight", choose, readout.say),
-    typedNumber("Update", "update", choose, readout.say),
+    ...numbers,
   ];
   const ruler = ratioRuler(now, choose);
   const legend = element("div", { class: "mpt-legend" });
@@ -161,7 +172,8 @@ function render({ model, el }) {
     for (const part of controls) part.update(state());
     for (const part of [ruler, line, chart, table]) part.update(view);
     legend.replaceChildren(...rulerLegend(view.way));
-    readout.say(view.problem || sentence(view));
+    const complaint = numbers.map(({ problem }) => problem()).find(Boolean);
+    readout.say(complaint || view.problem || sentence(view));
   });
   return () => {
     redraw.stop();
