@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import nbformat
 import numpy as np
@@ -10,14 +11,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mptutor.checks.progress as progress_module
 from mptutor.checks import check, find_task, tasks_of
 from mptutor.checks.judge import judge
 from mptutor.checks.notebook import CheckFailed
 from mptutor.checks.plain import MAX_DEPTH, Unknown, pack, unpack
 from mptutor.checks.probes import try_out
 from mptutor.checks.progress import Progress, TaskProgress, progress
-from mptutor.checks.run import NotebookError, check_notebook, main
+from mptutor.checks.run import NotebookError, check_notebook, is_untouched, main
 from mptutor.checks.task import Case, Misunderstanding, Task, same
+
+ROOT = Path(__file__).resolve().parent.parent
 
 # -- plain values --------------------------------------------------------------------------------
 
@@ -289,6 +293,18 @@ def test_progress_is_read_off_the_saved_notebooks(tmp_path):
     exercise(folder, RIGHT).rename(folder / "01_number_formats.ipynb")
     outcomes = {task.task: task.outcome for task in progress(tmp_path).tasks}
     assert outcomes == {"01.1": "unreadable", "01.2": "right", "01.3": "unreadable"}
+
+
+def test_untouched_exercises_are_not_run(monkeypatch):
+    monkeypatch.setattr(progress_module, "_start", lambda path: pytest.fail(f"ran {path}"))
+    outcomes = {task.outcome for task in progress(ROOT).tasks}
+    assert outcomes == {"unwritten"}
+
+
+def test_a_solved_exercise_is_not_untouched():
+    for kind, untouched in (("exercises", True), ("solutions", False)):
+        for path in (ROOT / kind).glob("*/*.ipynb"):
+            assert is_untouched(path) is untouched
 
 
 def test_progress_shows_itself():

@@ -15,6 +15,7 @@ from html import escape
 from pathlib import Path
 
 from mptutor.checks import tasks_of
+from mptutor.checks.run import NotebookError, is_untouched
 from mptutor.course import CourseNotFoundError, find_course
 
 _TIMEOUT_S = 120
@@ -78,14 +79,24 @@ def progress(course: Path | None = None) -> Progress:
         The course's folder; found from the current one unless given.
     """
     course = find_course() if course is None else course
-    running = {path: _start(path) for path in sorted((course / "exercises").glob("*/*.ipynb"))}
+    exercises = sorted((course / "exercises").glob("*/*.ipynb"))
+    running = {path: _start(path) for path in exercises if not _is_untouched(path)}
     tasks: list[TaskProgress] = []
-    for path, process in running.items():
-        outcomes = _outcomes(process)
+    for path in exercises:
+        outcomes = _outcomes(running[path]) if path in running else {}
+        otherwise = "unreadable" if path in running else "unwritten"
         for task in tasks_of(path.stem[:2]):
-            outcome = outcomes.get(task.id, "unreadable")
+            outcome = outcomes.get(task.id, otherwise)
             tasks.append(TaskProgress(task.id, task.function, outcome))
     return Progress(tuple(tasks))
+
+
+def _is_untouched(path: Path) -> bool:
+    """Tell whether there is nothing to run: a process costs seconds, reading a file nothing."""
+    try:
+        return is_untouched(path)
+    except NotebookError:
+        return False
 
 
 def _start(notebook: Path) -> subprocess.Popen[str]:

@@ -21,6 +21,9 @@ from mptutor.checks.notebook import LEARNERS_SEED, explain
 from mptutor.checks.probes import try_out
 from mptutor.checks.task import Task
 
+#: How the line begins that the build puts in a solution's place.
+_STUB = 'raise NotImplementedError("exercise'
+
 
 class NotebookError(ValueError):
     """The file is no notebook of this course. The message says why."""
@@ -40,6 +43,18 @@ def check_notebook(path: Path) -> list[Verdict]:
         raise NotebookError(f"{path} holds no check cells: it is no exercise of this course")
     namespace = _run([cell for cell in cells if not _is_check(cell)])
     return [_verdict(task, namespace) for task in tasks]
+
+
+def is_untouched(path: Path) -> bool:
+    """Tell whether every solution cell of a notebook still holds its stub.
+
+    Raises
+    ------
+    NotebookError
+        If the file cannot be read as a notebook.
+    """
+    cells = [c for c in _read_cells(path) if _grade_id(c).startswith("solution-")]
+    return bool(cells) and all(_STUB in cell["source"] for cell in cells)
 
 
 def _read_cells(path: Path) -> list[dict[str, Any]]:
