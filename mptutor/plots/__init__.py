@@ -5,6 +5,7 @@ pictures share one style (`mptutor.plots.picture`) and one palette (`mptutor.pal
 """
 
 from mptutor.plots.accumulation import plot_running_sums, plot_stochastic_sums
+from mptutor.plots.dtypes import plot_dtype_trace
 from mptutor.plots.formats import plot_ranges, plot_spacing
 from mptutor.plots.gradients import plot_exponents, plot_gradient_census, plot_scale_sweep
 from mptutor.plots.picture import Picture
@@ -14,6 +15,7 @@ from mptutor.plots.training import plot_outcome, plot_training
 
 __all__ = [
     "Picture",
+    "plot_dtype_trace",
     "plot_exponents",
     "plot_gradient_census",
     "plot_memory_sweep",
