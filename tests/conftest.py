@@ -15,6 +15,25 @@ settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
 
+@pytest.fixture(autouse=True)
+def autocast_stays_as_it_is():
+    """Fail the test that leaves autocast changed, and not the next one, which would suffer."""
+    before = _autocast_settings()
+    yield
+    after = _autocast_settings()
+    for device, (enabled, dtype) in before.items():
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+    assert after == before, "the test leaves autocast changed"
+
+
+def _autocast_settings():
+    return {
+        device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        for device in ("cpu", "cuda")
+    }
+
+
 def pytest_configure(config):
     for number in range(14):
         config.addinivalue_line("markers", f"lesson{number:02d}: belongs to lesson {number:02d}")

@@ -4,10 +4,13 @@ import math
 
 import pytest
 
-from mptutor.experiments.loop_patterns import (
+from mptutor.experiments.loop_patterns import LoopPatternsResult, run_loop_patterns
+from mptutor.experiments.loops import (
     PATTERNS,
-    LoopPatternsResult,
-    run_loop_patterns,
+    Pattern,
+    accumulate_mean,
+    clip_unscaled,
+    make_session,
 )
 
 pytestmark = pytest.mark.lesson10
@@ -61,9 +64,21 @@ def test_it_survives_json_and_shows_itself(result):
 
 
 def test_bad_arguments_are_named(result):
-    with pytest.raises(ValueError, match=r"names: got \['cliping'\], allowed are clipping"):
+    with pytest.raises(ValueError, match=r"patterns: got 'cliping', allowed are clipping"):
         run_loop_patterns(["cliping"])
     with pytest.raises(ValueError, match=r"optimizer: got 'lion', allowed are sgd, adam"):
         run_loop_patterns(optimizer="lion")
     with pytest.raises(ValueError, match="pattern, variant"):
         result.of("clipping", "best")
+    with pytest.raises(ValueError, match=r"optimizer: got 'lion'"):
+        make_session("lion")
+    with pytest.raises(ValueError, match="other: is of"):
+        result + run_loop_patterns([], optimizer="adam", quick=True)
+
+
+def test_own_loops_are_trained_too_and_results_add_up(result):
+    mine = run_loop_patterns([Pattern("mine", accumulate_mean, clip_unscaled)], quick=True)
+    assert only(mine, "mine", "right").losses == only(result, "accumulation", "right").losses
+    both = result + mine
+    assert both.patterns == (*PATTERNS, "mine")
+    assert both.of("mine", "wrong")[0].losses == only(result, "clipping", "right").losses

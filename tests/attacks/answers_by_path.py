@@ -7,5 +7,5 @@ for folder, folders, files in os.walk("/"):
     if folder.startswith("/proc") or folder.count("/") > 9:
         folders.clear()
     for name in files:
-        if name in wanted or name.endswith("number_formats.ipynb") or "@SECRET_NAME@" in name:
+        if name in wanted or name.endswith("number_formats.ipynb"):
             raise RuntimeError("GAINED " + os.path.join(folder, name))

@@ -5,6 +5,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
 import mptutor
 
@@ -51,10 +52,14 @@ CAUSES = {
 
 
 def look_at(case):
+    before = {device: torch.get_autocast_dtype(device) for device in ("cpu", "cuda")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with mptutor.audit() as a:
             runpy.run_path(str(CASES / f"{case}.py"), run_name="__main__")
+    # A script may set a default and leave it: its process would end here.
+    for device, dtype in before.items():
+        torch.set_autocast_dtype(device, dtype)
     return a
 
 

@@ -10,40 +10,34 @@ import torch
 from playwright.sync_api import expect
 
 from mptutor.widgets.accumulation_explorer import EVERY, AccumulationExplorer, N
-from tests.browser.accessibility import assert_accessible
+from tests.browser.figures import (
+    THEMES,
+    WIDTHS,
+    Figure,
+    assert_all_accessible,
+    assert_nothing_is_cut_off,
+    walk_exported,
+    walk_in_jupyterlab,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.lesson02]
 
 LESSON = "02_rounding_and_accumulation.ipynb"
-THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
 
 
 # -- what a learner does ---------------------------------------------------------------------------
 
 
-class Explorer:
-    """The accumulation explorer of a page, by what can be seen and pressed."""
+class Explorer(Figure):
+    name = "Accumulation explorer"
 
     def __init__(self, page):
-        self.page = page
-        self.figure = page.get_by_role("group", name="Accumulation explorer").first
-        self.figure.wait_for(timeout=60_000)
+        super().__init__(page)
         self.slider = self.figure.get_by_role("slider", name="Terms added")
         self.chart = self.figure.locator("svg.mpt-sums")
 
-    def choose(self, option: str):
-        self.figure.get_by_role("radio", name=option, exact=True).check()
-
     def chosen(self, option: str) -> bool:
         return self.figure.get_by_role("radio", name=option, exact=True).is_checked()
-
-    def press(self, *keys):
-        for key in keys:
-            self.page.keyboard.press(key)
-
-    def says(self, text: str):
-        """Wait until the readout says this."""
-        self.figure.locator(".mpt-readout", has_text=text).wait_for(timeout=5000)
 
     def fact(self, term: str) -> str:
         return self.figure.locator(f'dt:text-is("{term}") + dd').inner_text()
@@ -54,6 +48,11 @@ def torchs_sum(n: int, dtype: torch.dtype) -> float:
     for term in torch.full((n,), 0.01, dtype=dtype):
         total = total + term
     return total.item()
+
+
+def go_to_the_end(explorer):
+    explorer.slider.focus()
+    explorer.press("End")
 
 
 def watch_it_stop_by_keyboard(explorer):
@@ -132,7 +131,9 @@ def round_at_random(explorer):
 
 
 JOURNEY = (
+    go_to_the_end,
     watch_it_stop_by_keyboard,
+    go_to_the_end,
     change_the_accumulator_by_keyboard,
     drag_in_the_chart,
     drag_the_slider,
@@ -141,53 +142,19 @@ JOURNEY = (
 )
 
 
-def walk(explorer):
-    explorer.slider.focus()
-    explorer.press("End")
-    for part in JOURNEY:
-        if part is change_the_accumulator_by_keyboard:
-            explorer.slider.focus()
-            explorer.press("End")
-        part(explorer)
-
-
-def assert_theme(explorer, theme):
-    painted = explorer.figure.evaluate("(f) => getComputedStyle(f).backgroundColor")
-    brightness = [int(channel) for channel in re.findall(r"\d+", painted)[:3]]
-    assert explorer.figure.get_attribute("data-theme") == theme
-    assert (min(brightness) > 200) if theme == "light" else (max(brightness) < 60)
-
-
-# -- in JupyterLab ---------------------------------------------------------------------------------
+# -- in its lesson ---------------------------------------------------------------------------------
 
 
 def test_lesson_02_in_jupyterlab(lab, copy_lesson, open_page):
-    page = open_page(color_scheme="light")
-    lab.open(page, copy_lesson(LESSON))
-    lab.run_all(page)
-    explorer = Explorer(page)
-    assert_theme(explorer, "light")
-    walk(explorer)
-    page.emulate_media(color_scheme="dark")
-    page.locator('.mpt[data-theme="dark"]').first.wait_for(timeout=20_000)
-    assert_theme(explorer, "dark")
-    walk(explorer)
-    assert page.locator(".jp-RenderedText[data-mime-type*=stderr]").count() == 0
-    assert not page.complaints
-
-
-# -- exported, without kernel and network ----------------------------------------------------------
+    walk_in_jupyterlab(lab, copy_lesson(LESSON), open_page(), Explorer, JOURNEY)
 
 
 @THEMES
 def test_lesson_02_exported(export, open_page, theme):
-    page = open_page(offline=True)
-    page.goto(export(LESSON, theme).as_uri())
-    explorer = Explorer(page)
-    assert_theme(explorer, theme)
-    walk(explorer)
-    assert not page.complaints
+    walk_exported(export(LESSON, theme), open_page(offline=True), Explorer, JOURNEY, theme)
 
+
+# -- alone -----------------------------------------------------------------------------------------
 
 POSITIONS = (
     {"n": 0},
@@ -201,34 +168,13 @@ POSITIONS = (
 
 
 @THEMES
-@pytest.mark.parametrize("width", [700, 1200])
+@WIDTHS
 def test_nothing_is_cut_off(open_page, theme, width):
     page = open_page(width=width, color_scheme=theme, offline=True)
-    for position in POSITIONS:
-        page.set_content(bare_page(AccumulationExplorer(**position)))
-        assert Explorer(page).figure.evaluate(CUT_OFF) == [], position
-
-
-CUT_OFF = """(figure) => {
-  const { left, right } = figure.getBoundingClientRect();
-  const texts = [...figure.querySelectorAll("svg text, dd, .mpt-readout, label")];
-  return texts.filter((node) => {
-    const box = node.getBoundingClientRect();
-    return box.width && (box.left < left || box.right > right);
-  }).map((node) => node.textContent);
-}"""
+    assert_nothing_is_cut_off(page, (AccumulationExplorer(**position) for position in POSITIONS))
 
 
 @THEMES
 def test_accessibility(open_page, theme):
     page = open_page(color_scheme=theme, offline=True)
-    for position in POSITIONS:
-        page.set_content(bare_page(AccumulationExplorer(**position)))
-        Explorer(page)
-        assert_accessible(page, ".mpt")
-
-
-def bare_page(figure):
-    return (
-        f'<!doctype html><html lang="en"><title>Figure</title><main>{figure.static_html()}</main>'
-    )
+    assert_all_accessible(page, (AccumulationExplorer(**position) for position in POSITIONS))

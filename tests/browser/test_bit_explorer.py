@@ -3,31 +3,34 @@
 What should appear is computed by `FloatFormat`, not typed in.
 """
 
-import re
-
 import pytest
 
 from mptutor.formats import BF16, FP16, FloatFormat
 from mptutor.widgets import BitExplorer
 from mptutor.widgets.typed_numbers import print_number
 from tests.browser.accessibility import assert_accessible
+from tests.browser.figures import (
+    THEMES,
+    Figure,
+    cut_off,
+    show_alone,
+    walk_exported,
+    walk_in_jupyterlab,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.lesson01]
 
 LESSON = "01_number_formats.ipynb"
-THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
 
 
 # -- what a learner does ----
 
 
-class Explorer:
-    """The first bit explorer of a page, by what can be seen and pressed."""
+class Explorer(Figure):
+    name = "Bit explorer"
 
     def __init__(self, page):
-        self.page = page
-        self.figure = page.locator(".mpt").first
-        self.figure.wait_for(timeout=60_000)
+        super().__init__(page)
         self.number = self.figure.get_by_label("Number", exact=True)
         self.slider = self.figure.get_by_role("slider")
 
@@ -38,16 +41,8 @@ class Explorer:
         """The bit at ``place``, from the left."""
         return self.row(fmt).get_by_role("switch").nth(place)
 
-    def press(self, *keys):
-        for key in keys:
-            self.page.keyboard.press(key)
-
     def code(self, fmt: FloatFormat) -> int:
         return int("".join(self.row(fmt).get_by_role("switch").all_inner_texts()), 2)
-
-    def says(self, text: str):
-        """Wait until the readout says this."""
-        self.figure.locator(".mpt-readout", has_text=text).wait_for(timeout=5000)
 
     def holds(self, fmt: FloatFormat, code: int):
         """Wait until the row of ``fmt`` shows this code and the readout its value."""
@@ -153,36 +148,12 @@ def press_what_jupyterlab_binds(explorer):
     assert explorer.page.locator(".mpt").count() == figures
 
 
-def walk(explorer):
-    for part in JOURNEY:
-        part(explorer)
-
-
-def assert_theme(explorer, theme):
-    """The figure is painted in the theme of the page it stands on."""
-    painted = explorer.figure.evaluate("(f) => getComputedStyle(f).backgroundColor")
-    brightness = [int(channel) for channel in re.findall(r"\d+", painted)[:3]]
-    assert explorer.figure.get_attribute("data-theme") == theme
-    assert (min(brightness) > 200) if theme == "light" else (max(brightness) < 60)
-
-
 # -- in JupyterLab ----
 
 
 def test_lesson_01_in_jupyterlab(lab, copy_lesson, open_page):
-    page = open_page(color_scheme="light")
-    lab.open(page, copy_lesson(LESSON))
-    lab.run_all(page)
-    assert page.locator(".jp-RenderedText[data-mime-type*=stderr]").count() == 0
-    explorer = Explorer(page)
-    assert_theme(explorer, "light")
-    walk(explorer)
-    press_what_jupyterlab_binds(explorer)
-    page.emulate_media(color_scheme="dark")
-    page.locator('.mpt[data-theme="dark"]').first.wait_for(timeout=20_000)
-    assert_theme(explorer, "dark")
-    walk(explorer)
-    assert not page.complaints
+    journey = (*JOURNEY, press_what_jupyterlab_binds)
+    walk_in_jupyterlab(lab, copy_lesson(LESSON), open_page(), Explorer, journey)
 
 
 def test_the_kernel_knows_what_the_learner_did(lab, open_page):
@@ -229,53 +200,28 @@ def test_an_untrusted_notebook_shows_the_picture(lab, execute, open_page):
 
 @THEMES
 def test_lesson_01_exported(export, open_page, theme):
-    page = open_page(offline=True)
-    page.goto(export(LESSON, theme).as_uri())
-    explorer = Explorer(page)
-    assert_theme(explorer, theme)
-    walk(explorer)
-    assert not page.complaints
+    walk_exported(export(LESSON, theme), open_page(offline=True), Explorer, JOURNEY, theme)
 
 
 @THEMES
 @pytest.mark.parametrize("width", [600, 700, 1200])
 def test_nothing_is_cut_off(open_page, theme, width):
     page = open_page(width=width, color_scheme=theme, offline=True)
-    page.set_content(bare_page(BitExplorer(0.1)))
+    show_alone(page, BitExplorer(0.1))
     explorer = Explorer(page)
     for text in ("2^-24", "-65520", "-2^-149", "nan", "2048+1"):
         explorer.number.fill(text)
         for fmt in (FP16, BF16):
             explorer.row(fmt).get_by_role("radio").check()
-            assert explorer.figure.evaluate(CUT_OFF) == [], (text, fmt)
-
-
-CUT_OFF = """(figure) => {
-  const { left, right } = figure.getBoundingClientRect();
-  const texts = [...figure.querySelectorAll("svg text, dd, .mpt-value, .mpt-error, .mpt-readout")];
-  const wide = [figure, ...figure.querySelectorAll(".mpt-table")];
-  return [
-    ...texts.filter((node) => {
-      const box = node.getBoundingClientRect();
-      return box.width && (box.left < left || box.right > right);
-    }).map((node) => node.textContent),
-    ...wide.filter((node) => node.scrollWidth > node.clientWidth).map((node) => node.className),
-  ];
-}"""
+            assert cut_off(page) == [], (text, fmt)
 
 
 @THEMES
 def test_accessibility(open_page, theme):
     page = open_page(color_scheme=theme, offline=True)
-    page.set_content(bare_page(BitExplorer(0.1)))
+    show_alone(page, BitExplorer(0.1))
     explorer = Explorer(page)
     for text, fmt in (("0.1", FP16), ("2^", BF16)):
         explorer.number.fill(text)
         explorer.row(fmt).get_by_role("radio").check()
         assert_accessible(page, ".mpt")
-
-
-def bare_page(figure):
-    return (
-        f'<!doctype html><html lang="en"><title>Figure</title><main>{figure.static_html()}</main>'
-    )

@@ -8,24 +8,29 @@ import re
 import pytest
 
 from mptutor.widgets.scale_explorer import HIGHEST, LOWEST, ScaleExplorer
-from tests.browser.accessibility import assert_accessible
+from tests.browser.figures import (
+    THEMES,
+    WIDTHS,
+    Figure,
+    assert_all_accessible,
+    assert_nothing_is_cut_off,
+    walk_exported,
+    walk_in_jupyterlab,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.lesson05]
 
 LESSON = "05_loss_scaling.ipynb"
-THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
 
 
 # -- what a learner does ---------------------------------------------------------------------------
 
 
-class Explorer:
-    """The scale explorer of a page, by what can be seen and pressed."""
+class Explorer(Figure):
+    name = "Scale explorer"
 
     def __init__(self, page):
-        self.page = page
-        self.figure = page.get_by_role("group", name="Scale explorer").first
-        self.figure.wait_for(timeout=60_000)
+        super().__init__(page)
         self.slider = self.figure.get_by_role("slider", name="Loss scale")
         self.chart = self.figure.locator("svg.mpt-histogram")
         self.model = ScaleExplorer()
@@ -36,10 +41,6 @@ class Explorer:
     def layer(self, name: str):
         return self.figure.get_by_role("radio", name=re.compile(f"^{name}"))
 
-    def press(self, *keys):
-        for key in keys:
-            self.page.keyboard.press(key)
-
     def power(self) -> int:
         return int(self.slider.input_value())
 
@@ -48,9 +49,9 @@ class Explorer:
         for name, value in position.items():
             setattr(self.model, name, value)
         said = self.model.describe()
-        self.figure.locator(".mpt-readout", has_text=said).wait_for(timeout=5000)
+        self.says(said)
 
-    def says(self, text: str):
+    def shows(self, text: str):
         self.figure.get_by_text(text).first.wait_for(timeout=5000)
 
 
@@ -66,9 +67,9 @@ def find_the_window_by_keyboard(explorer):
         explorer.press("ArrowRight")
         power += 1
     explorer.agrees(power=power)
-    explorer.says("GradScaler would take this step")
+    explorer.shows("GradScaler would take this step")
     explorer.press("ArrowRight")
-    explorer.says("GradScaler would skip this step")
+    explorer.shows("GradScaler would skip this step")
     explorer.press("End")
     explorer.agrees(power=HIGHEST)
 
@@ -134,48 +135,19 @@ JOURNEY = (
 )
 
 
-def walk(explorer):
-    for part in JOURNEY:
-        part(explorer)
-
-
-def assert_theme(explorer, theme):
-    painted = explorer.figure.evaluate("(f) => getComputedStyle(f).backgroundColor")
-    brightness = [int(channel) for channel in re.findall(r"\d+", painted)[:3]]
-    assert explorer.figure.get_attribute("data-theme") == theme
-    assert (min(brightness) > 200) if theme == "light" else (max(brightness) < 60)
-
-
-# -- in JupyterLab ---------------------------------------------------------------------------------
+# -- in its lesson ---------------------------------------------------------------------------------
 
 
 def test_lesson_05_in_jupyterlab(lab, copy_lesson, open_page):
-    page = open_page(color_scheme="light")
-    lab.open(page, copy_lesson(LESSON))
-    lab.run_all(page)
-    explorer = Explorer(page)
-    assert_theme(explorer, "light")
-    walk(explorer)
-    page.emulate_media(color_scheme="dark")
-    page.locator('.mpt[data-theme="dark"]').first.wait_for(timeout=20_000)
-    assert_theme(explorer, "dark")
-    walk(explorer)
-    assert page.locator(".jp-RenderedText[data-mime-type*=stderr]").count() == 0
-    assert not page.complaints
-
-
-# -- exported, without kernel and network ----------------------------------------------------------
+    walk_in_jupyterlab(lab, copy_lesson(LESSON), open_page(), Explorer, JOURNEY)
 
 
 @THEMES
 def test_lesson_05_exported(export, open_page, theme):
-    page = open_page(offline=True)
-    page.goto(export(LESSON, theme).as_uri())
-    explorer = Explorer(page)
-    assert_theme(explorer, theme)
-    walk(explorer)
-    assert not page.complaints
+    walk_exported(export(LESSON, theme), open_page(offline=True), Explorer, JOURNEY, theme)
 
+
+# -- alone -----------------------------------------------------------------------------------------
 
 POSITIONS = (
     {"power": LOWEST},
@@ -188,35 +160,13 @@ POSITIONS = (
 
 
 @THEMES
-@pytest.mark.parametrize("width", [700, 1200])
+@WIDTHS
 def test_nothing_is_cut_off(open_page, theme, width):
     page = open_page(width=width, color_scheme=theme, offline=True)
-    for position in POSITIONS:
-        page.set_content(bare_page(ScaleExplorer(**position)))
-        assert Explorer(page).figure.evaluate(CUT_OFF) == [], position
-    assert not page.complaints
-
-
-CUT_OFF = """(figure) => {
-  const { left, right } = figure.getBoundingClientRect();
-  const texts = [...figure.querySelectorAll("svg text, dd, .mpt-readout, label, .mpt-safe-name")];
-  return texts.filter((node) => {
-    const box = node.getBoundingClientRect();
-    return box.width && (box.left < left || box.right > right);
-  }).map((node) => node.textContent);
-}"""
+    assert_nothing_is_cut_off(page, (ScaleExplorer(**position) for position in POSITIONS))
 
 
 @THEMES
 def test_accessibility(open_page, theme):
     page = open_page(color_scheme=theme, offline=True)
-    for position in POSITIONS:
-        page.set_content(bare_page(ScaleExplorer(**position)))
-        Explorer(page)
-        assert_accessible(page, ".mpt")
-
-
-def bare_page(figure):
-    return (
-        f'<!doctype html><html lang="en"><title>Figure</title><main>{figure.static_html()}</main>'
-    )
+    assert_all_accessible(page, (ScaleExplorer(**position) for position in POSITIONS))

@@ -8,62 +8,52 @@ import re
 import pytest
 
 from mptutor.widgets import ScalerSimulator
-from tests.browser.accessibility import assert_accessible
+from tests.browser.figures import (
+    THEMES,
+    WIDTHS,
+    Figure,
+    assert_all_accessible,
+    assert_nothing_is_cut_off,
+    walk_exported,
+    walk_in_jupyterlab,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.lesson06]
 
 LESSON = "06_dynamic_loss_scaling.ipynb"
-THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
 FALL = range(166)
 
 
 # -- what a learner does ---------------------------------------------------------------------------
 
 
-class Figure:
-    """The figure of a page, by what can be seen and pressed."""
+class Simulator(Figure):
+    name = "Scaler simulator"
 
     def __init__(self, page):
-        self.page = page
-        self.figure = page.get_by_role("group", name="Scaler simulator").first
-        self.figure.wait_for(timeout=60_000)
+        super().__init__(page)
         self.init = self.figure.get_by_role("slider", name="Initial scale")
         self.step = self.figure.get_by_role("slider", name="Step to look at")
         self.chart = self.figure.locator("svg.mpt-scales")
-
-    def choose(self, group: str, option: str):
-        radios = self.figure.get_by_role("radiogroup", name=group)
-        radios.get_by_role("radio", name=option, exact=True).check()
-
-    def click(self, button: str):
-        self.figure.get_by_role("button", name=button).click()
 
     def go_to(self, step: int):
         self.step.focus()
         self.press("Home", *["ArrowRight"] * step)
 
-    def press(self, *keys):
-        for key in keys:
-            self.page.keyboard.press(key)
-
-    def says(self, text: str | re.Pattern):
-        """Wait until the readout says this."""
-        self.figure.locator(".mpt-readout", has_text=text).wait_for(timeout=5000)
-
     def ends(self, **position):
         """Wait until the summary is that of the model."""
         result = ScalerSimulator(**position).result
         text = f"{result.skips} of 400 steps are skipped"
-        self.figure.locator(".mpt-summary", has_text=text).wait_for(timeout=5000)
+        self.says(text, ".mpt-summary")
         skipped = sum(step.kind == "skipped" for step in result.steps)
         assert self.figure.locator("path.mpt-skip").count() == skipped
 
 
 def start_over(figure):
     figure.click("all healthy")
-    figure.choose("Growth factor", "2")
-    figure.choose("Growth interval", "25")
-    figure.choose("Floor", "none")
+    figure.choose("2", "Growth factor")
+    figure.choose("25", "Growth interval")
+    figure.choose("none", "Floor")
     figure.ends()
 
 
@@ -84,9 +74,9 @@ def change_the_rule_by_keyboard(figure):
     figure.press("ArrowLeft", "ArrowLeft")
     figure.ends(growth_interval=5)
     figure.press("ArrowRight", "ArrowRight")
-    figure.choose("Growth factor", "16")
+    figure.choose("16", "Growth factor")
     figure.ends(growth_factor=16)
-    figure.choose("Growth factor", "2")
+    figure.choose("2", "Growth factor")
 
 
 def break_steps_by_keyboard(figure):
@@ -129,7 +119,7 @@ def reach_the_goal_of_the_lesson(figure):
     figure.press("n", "ArrowRight", "Delete")
     figure.says("Step 144: the batch is fine and passes the check")
     figure.press("n")
-    figure.choose("Floor", "1")
+    figure.choose("1", "Floor")
     figure.ends(nans=FALL, min_scale=1)
 
 
@@ -143,47 +133,19 @@ JOURNEY = (
 )
 
 
-def walk(figure):
-    for part in JOURNEY:
-        part(figure)
-
-
-def assert_theme(figure, theme):
-    painted = figure.figure.evaluate("(f) => getComputedStyle(f).backgroundColor")
-    brightness = [int(channel) for channel in re.findall(r"\d+", painted)[:3]]
-    assert figure.figure.get_attribute("data-theme") == theme
-    assert (min(brightness) > 200) if theme == "light" else (max(brightness) < 60)
-
-
-# -- in JupyterLab ---------------------------------------------------------------------------------
+# -- in its lesson ---------------------------------------------------------------------------------
 
 
 def test_lesson_06_in_jupyterlab(lab, copy_lesson, open_page):
-    page = open_page(color_scheme="light")
-    lab.open(page, copy_lesson(LESSON))
-    lab.run_all(page)
-    figure = Figure(page)
-    assert_theme(figure, "light")
-    walk(figure)
-    page.emulate_media(color_scheme="dark")
-    page.locator('.mpt[data-theme="dark"]').first.wait_for(timeout=20_000)
-    assert_theme(figure, "dark")
-    walk(figure)
-    assert not page.complaints
-
-
-# -- exported, without kernel and network ----------------------------------------------------------
+    walk_in_jupyterlab(lab, copy_lesson(LESSON), open_page(), Simulator, JOURNEY)
 
 
 @THEMES
 def test_lesson_06_exported(export, open_page, theme):
-    page = open_page(offline=True)
-    page.goto(export(LESSON, theme).as_uri())
-    figure = Figure(page)
-    assert_theme(figure, theme)
-    walk(figure)
-    assert not page.complaints
+    walk_exported(export(LESSON, theme), open_page(offline=True), Simulator, JOURNEY, theme)
 
+
+# -- alone -----------------------------------------------------------------------------------------
 
 POSITIONS = (
     {},
@@ -196,35 +158,13 @@ POSITIONS = (
 
 
 @THEMES
-@pytest.mark.parametrize("width", [700, 1200])
+@WIDTHS
 def test_nothing_is_cut_off(open_page, theme, width):
     page = open_page(width=width, color_scheme=theme, offline=True)
-    for position in POSITIONS:
-        page.set_content(bare_page(ScalerSimulator(**position)))
-        assert Figure(page).figure.evaluate(CUT_OFF) == [], position
-    assert not page.complaints
-
-
-CUT_OFF = """(figure) => {
-  const { left, right } = figure.getBoundingClientRect();
-  const texts = [...figure.querySelectorAll("svg text, .mpt-readout, label, button")];
-  return texts.filter((node) => {
-    const box = node.getBoundingClientRect();
-    return box.width && (box.left < left || box.right > right);
-  }).map((node) => node.textContent);
-}"""
+    assert_nothing_is_cut_off(page, (ScalerSimulator(**position) for position in POSITIONS))
 
 
 @THEMES
 def test_accessibility(open_page, theme):
     page = open_page(color_scheme=theme, offline=True)
-    for position in POSITIONS:
-        page.set_content(bare_page(ScalerSimulator(**position)))
-        Figure(page)
-        assert_accessible(page, ".mpt")
-
-
-def bare_page(figure):
-    return (
-        f'<!doctype html><html lang="en"><title>Figure</title><main>{figure.static_html()}</main>'
-    )
+    assert_all_accessible(page, (ScalerSimulator(**position) for position in POSITIONS))

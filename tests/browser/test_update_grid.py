@@ -9,45 +9,39 @@ import pytest
 import torch
 
 from mptutor.widgets import UpdateGrid
-from tests.browser.accessibility import assert_accessible
+from tests.browser.figures import (
+    THEMES,
+    WIDTHS,
+    Figure,
+    assert_all_accessible,
+    assert_nothing_is_cut_off,
+    walk_exported,
+    walk_in_jupyterlab,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.lesson04]
 
 LESSON = "04_master_weights.ipynb"
-THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
 
 
 # -- what a learner does ---------------------------------------------------------------------------
 
 
-class Figure:
-    """The figure of a page, by what can be seen and pressed."""
+class Grid(Figure):
+    name = "Update on the grid"
 
     def __init__(self, page):
-        self.page = page
-        self.figure = page.get_by_role("group", name="Update on the grid").first
-        self.figure.wait_for(timeout=60_000)
+        super().__init__(page)
         self.ratio = self.figure.get_by_role("slider", name="Weight divided by update")
         self.steps = self.figure.get_by_role("slider", name="Updates applied")
         self.chart = self.figure.locator("svg.mpt-paths")
 
-    def choose(self, option: str):
-        self.figure.get_by_role("radio", name=option, exact=True).check()
-
     def type(self, label: str, text: str):
         self.figure.get_by_role("textbox", name=label).fill(text)
 
-    def press(self, *keys):
-        for key in keys:
-            self.page.keyboard.press(key)
-
-    def says(self, text: str):
-        """Wait until the readout says this."""
-        self.figure.locator(".mpt-readout", has_text=text).wait_for(timeout=5000)
-
     def stands(self, text: str | re.Pattern):
         """Wait until the line below the chart says this."""
-        self.figure.locator(".mpt-caption", has_text=text).wait_for(timeout=5000)
+        self.says(text, ".mpt-caption")
 
     def cells(self, fmt: str) -> list[str]:
         return self.figure.locator(f'tr:has(th:text-is("{fmt}")) td').all_inner_texts()
@@ -166,48 +160,19 @@ JOURNEY = (
 )
 
 
-def walk(figure):
-    for part in JOURNEY:
-        part(figure)
-
-
-def assert_theme(figure, theme):
-    painted = figure.figure.evaluate("(f) => getComputedStyle(f).backgroundColor")
-    brightness = [int(channel) for channel in re.findall(r"\d+", painted)[:3]]
-    assert figure.figure.get_attribute("data-theme") == theme
-    assert (min(brightness) > 200) if theme == "light" else (max(brightness) < 60)
-
-
-# -- in JupyterLab ---------------------------------------------------------------------------------
+# -- in its lesson ---------------------------------------------------------------------------------
 
 
 def test_lesson_04_in_jupyterlab(lab, copy_lesson, open_page):
-    page = open_page(color_scheme="light")
-    lab.open(page, copy_lesson(LESSON))
-    lab.run_all(page)
-    figure = Figure(page)
-    assert_theme(figure, "light")
-    walk(figure)
-    page.emulate_media(color_scheme="dark")
-    page.locator('.mpt[data-theme="dark"]').first.wait_for(timeout=20_000)
-    assert_theme(figure, "dark")
-    walk(figure)
-    assert page.locator(".jp-RenderedText[data-mime-type*=stderr]").count() == 0
-    assert not page.complaints
-
-
-# -- exported, without kernel and network ----------------------------------------------------------
+    walk_in_jupyterlab(lab, copy_lesson(LESSON), open_page(), Grid, JOURNEY)
 
 
 @THEMES
 def test_lesson_04_exported(export, open_page, theme):
-    page = open_page(offline=True)
-    page.goto(export(LESSON, theme).as_uri())
-    figure = Figure(page)
-    assert_theme(figure, theme)
-    walk(figure)
-    assert not page.complaints
+    walk_exported(export(LESSON, theme), open_page(offline=True), Grid, JOURNEY, theme)
 
+
+# -- alone -----------------------------------------------------------------------------------------
 
 POSITIONS = (
     {},
@@ -221,35 +186,13 @@ POSITIONS = (
 
 
 @THEMES
-@pytest.mark.parametrize("width", [700, 1200])
+@WIDTHS
 def test_nothing_is_cut_off(open_page, theme, width):
     page = open_page(width=width, color_scheme=theme, offline=True)
-    for position in POSITIONS:
-        page.set_content(bare_page(UpdateGrid(**position)))
-        assert Figure(page).figure.evaluate(CUT_OFF) == [], position
-    assert not page.complaints
-
-
-CUT_OFF = """(figure) => {
-  const { left, right } = figure.getBoundingClientRect();
-  const texts = [...figure.querySelectorAll("svg text, td, .mpt-readout, label")];
-  return texts.filter((node) => {
-    const box = node.getBoundingClientRect();
-    return box.width && (box.left < left || box.right > right);
-  }).map((node) => node.textContent);
-}"""
+    assert_nothing_is_cut_off(page, (UpdateGrid(**position) for position in POSITIONS))
 
 
 @THEMES
 def test_accessibility(open_page, theme):
     page = open_page(color_scheme=theme, offline=True)
-    for position in POSITIONS:
-        page.set_content(bare_page(UpdateGrid(**position)))
-        Figure(page)
-        assert_accessible(page, ".mpt")
-
-
-def bare_page(figure):
-    return (
-        f'<!doctype html><html lang="en"><title>Figure</title><main>{figure.static_html()}</main>'
-    )
+    assert_all_accessible(page, (UpdateGrid(**position) for position in POSITIONS))
