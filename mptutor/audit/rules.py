@@ -34,8 +34,9 @@ from mptutor.audit.trace import Trace
 WRONG, SUSPECT, NOTE = "wrong", "suspect", "note"
 LEVELS = (WRONG, SUSPECT, NOTE)
 
-#: Within a level, causes come before their consequences, and remarks on the machine come last.
-CAUSE, CONSEQUENCE, REMARK = range(3)
+#: Within a level, causes come before their consequences, then remarks on the loop, and what is true
+#: of the machine alone comes last.
+CAUSE, CONSEQUENCE, REMARK, MACHINE = range(4)
 
 E = TypeVar("E", bound=Event)
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from mptutor.audit.events import Backward, EnterAutocast, OptimizerStep, StepEnded
 from mptutor.audit.events_forward import Call, Forward, Sync
-from mptutor.audit.rules import NOTE, REMARK, SUSPECT, Evidence, Sighting, rule, seen_at
+from mptutor.audit.rules import MACHINE, NOTE, REMARK, SUSPECT, Evidence, Sighting, rule, seen_at
 
 Sightings = Iterator[Sighting]
 HALF = ("float16", "bfloat16")
@@ -133,7 +133,7 @@ def casts_outweigh_savings(evidence: Evidence) -> Sightings:
     lesson=9,
     cause="This device has no arithmetic for that dtype: it is emulated, and slower than FP32.",
     repair="dtype = torch.bfloat16   # or measure on the device it is meant for",
-    order=REMARK,
+    order=MACHINE,
 )
 def no_fast_units(evidence: Evidence) -> Sightings:
     """The numbers are right all the same."""
