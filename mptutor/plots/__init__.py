@@ -8,6 +8,7 @@ from mptutor.plots.accumulation import plot_running_sums, plot_stochastic_sums
 from mptutor.plots.dtypes import plot_dtype_trace
 from mptutor.plots.formats import plot_ranges, plot_spacing
 from mptutor.plots.gradients import plot_exponents, plot_gradient_census, plot_scale_sweep
+from mptutor.plots.loop_patterns import plot_loop_patterns
 from mptutor.plots.picture import Picture
 from mptutor.plots.scaler_traces import plot_scaler_trace
 from mptutor.plots.sweeps import plot_memory_sweep, plot_speed_sweep
@@ -18,6 +19,7 @@ __all__ = [
     "plot_dtype_trace",
     "plot_exponents",
     "plot_gradient_census",
+    "plot_loop_patterns",
     "plot_memory_sweep",
     "plot_outcome",
     "plot_ranges",
