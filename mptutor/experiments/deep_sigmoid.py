@@ -19,7 +19,8 @@ from torch import nn
 
 from mptutor.data import load
 from mptutor.devices import pick_device
-from mptutor.experiments.race import Turn, race
+from mptutor.experiments.progress import Progress
+from mptutor.experiments.race import race
 from mptutor.experiments.recipes import AMP_BF16, AMP_FP16, AMP_FP16_UNSCALED, FP32, Recipe
 from mptutor.experiments.tasks import adam, classify
 from mptutor.experiments.training_result import TrainingResult
@@ -33,23 +34,29 @@ def deep_sigmoid(depth: int = 8, width: int = 256) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(width, 10))
 
 
+_RECIPES = (FP32, AMP_FP16_UNSCALED, AMP_FP16, AMP_BF16)
+
+
 def run_deep_sigmoid(
     *,
-    recipes: Sequence[Recipe] = (FP32, AMP_FP16_UNSCALED, AMP_FP16, AMP_BF16),
+    recipes: Sequence[Recipe] | None = None,
     seeds: Sequence[int] = (0,),
     epochs: int = 6,
     quick: bool = False,
     device: torch.device | str | None = None,
-    progress: Callable[[Turn], None] | None = None,
+    progress: Progress = True,
     stop: Callable[[], bool] | None = None,
 ) -> TrainingResult:
     """Train eight sigmoid layers by every recipe, with Adam at 1e-3, batch 128.
 
-    `quick` is three recipes and four epochs.
+    Unless named, the recipes are FP32, AMP FP16 without and with a scaler, and AMP BF16.  `quick`
+    is four epochs and, unless named, the first three recipes.
     """
     device = pick_device() if device is None else torch.device(device)
+    if recipes is None:
+        recipes = _RECIPES[:3] if quick else _RECIPES
     if quick:
-        recipes, epochs = (FP32, AMP_FP16_UNSCALED, AMP_FP16), 4
+        epochs = 4
     task = classify(
         "8 sigmoid layers", load("fashion-mnist-5k", device=device), deep_sigmoid, adam(1e-3)
     )

@@ -26,7 +26,8 @@ from torch import nn
 
 from mptutor.data import ImageData, Split, batches, load
 from mptutor.devices import pick_device
-from mptutor.experiments.race import Turn, race
+from mptutor.experiments.progress import Progress
+from mptutor.experiments.race import race
 from mptutor.experiments.recipes import (
     AMP_FP16,
     BF16_MASTER,
@@ -39,27 +40,32 @@ from mptutor.experiments.tasks import adam, classify, order_seed, seeded, shorte
 from mptutor.experiments.training_result import TrainingResult
 from mptutor.models import small_cnn
 
+_RECIPES = (FP32, PURE_BF16, BF16_MASTER, FP16_MASTER, AMP_FP16)
+
 
 def run_fine_tuning(
     *,
     lr: float = 3e-5,
-    recipes: Sequence[Recipe] = (FP32, PURE_BF16, BF16_MASTER, FP16_MASTER, AMP_FP16),
+    recipes: Sequence[Recipe] | None = None,
     seeds: Sequence[int] = (0,),
     epochs: int = 2,
     eps: float = 1e-8,
     quick: bool = False,
     device: torch.device | str | None = None,
-    progress: Callable[[Turn], None] | None = None,
+    progress: Progress = True,
     stop: Callable[[], bool] | None = None,
 ) -> TrainingResult:
     """Fine-tune a trained CNN on upside-down images by every recipe, with Adam, batch 64.
 
-    `eps` is Adam's.  `quick` is three recipes and half of the images.
+    Unless named, the recipes are FP32, pure BF16, BF16 and FP16 with a master copy, and AMP FP16.
+    `eps` is Adam's.  `quick` is half of the images and, unless named, the first three recipes.
     """
     device = pick_device() if device is None else torch.device(device)
     upright = load("fashion-mnist-5k", size=32, channels=3, device=device)
     if quick:
-        upright, recipes = shorten(upright, 2500), (FP32, PURE_BF16, BF16_MASTER)
+        upright = shorten(upright, 2500)
+    if recipes is None:
+        recipes = _RECIPES[:3] if quick else _RECIPES
     task = classify(
         f"fine-tuning at {lr:g}", _turned(upright), small_cnn, adam(lr, eps), batch_size=64
     )

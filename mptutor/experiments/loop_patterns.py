@@ -12,7 +12,8 @@ for it divides by the size of the gradients anyway.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
@@ -21,6 +22,7 @@ import torch
 from mptutor.data import ImageData, batches, load
 from mptutor.devices import pick_device
 from mptutor.experiments.loops import PATTERNS, Pattern, Session, Step, make_session
+from mptutor.experiments.progress import Progress, Stage, shown
 from mptutor.experiments.recipes import AMP_FP16
 from mptutor.experiments.result import Cell, Result
 from mptutor.experiments.tasks import accuracy, order_seed
@@ -47,19 +49,25 @@ class LoopRun:
 
 @dataclass(frozen=True)
 class LoopPatternsResult(Result):
-    """Every loop on the same task. ``optimizer`` is ``"sgd"`` or ``"adam"``."""
+    """Every loop on the same task.
+
+    ``optimizer`` is ``"sgd"`` or ``"adam"``. ``finished`` is False if the trainings were stopped;
+    ``runs`` then holds those that had been done.
+    """
 
     optimizer: str
     device: str
     epochs: int
     runs: tuple[LoopRun, ...]
+    finished: bool = True
 
     def __add__(self, other: LoopPatternsResult) -> LoopPatternsResult:
         """Put the runs of two results of the same setting into one."""
         ours, theirs = ((r.optimizer, r.device, r.epochs) for r in (self, other))
         if ours != theirs:
             raise ValueError(f"other: is of {theirs}, and this result of {ours}")
-        return replace(self, runs=self.runs + other.runs)
+        finished = self.finished and other.finished
+        return replace(self, runs=self.runs + other.runs, finished=finished)
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -105,6 +113,9 @@ def _mean_and_spread(values: list[float]) -> str:
     return f"{fmean(values):.3g}{spread}"
 
 
+_VARIANTS = ("right", "wrong")
+
+
 def run_loop_patterns(
     patterns: Sequence[str | Pattern] = tuple(PATTERNS),
     *,
@@ -113,6 +124,8 @@ def run_loop_patterns(
     seeds: Sequence[int] = (0,),
     quick: bool = False,
     device: torch.device | str | None = None,
+    progress: Progress = True,
+    stop: Callable[[], bool] | None = None,
 ) -> LoopPatternsResult:
     """Train the MLP by the right and the wrong loop of each pattern, in AMP FP16.
 
@@ -128,21 +141,26 @@ def run_loop_patterns(
         One seed, one epoch.
     device
         Where; the default is `pick_device()`.
+    progress, stop
+        Called with a `Stage` before each training; asked before each. Once `stop` says True, or on
+        an interrupt from the keyboard, the trainings done so far are returned.
     """
     chosen = [_named(pattern) for pattern in patterns]
     device = pick_device() if device is None else torch.device(device)
     data = load("fashion-mnist-5k", device=device)
     if quick:
         seeds, epochs = seeds[:1], 1
-    runs = tuple(
-        _train(
-            pattern, variant, make_session(optimizer, seed=seed, device=device), data, epochs, seed
-        )
-        for seed in seeds
-        for pattern in chosen
-        for variant in ("right", "wrong")
-    )
-    return LoopPatternsResult(optimizer, str(device), epochs, runs)
+    trainings = [(seed, p, variant) for seed in seeds for p in chosen for variant in _VARIANTS]
+    runs: list[LoopRun] = []
+    with suppress(KeyboardInterrupt), shown(progress) as tell:
+        for seed, pattern, variant in trainings:
+            tell(Stage(f"{pattern.name}, {variant}, seed {seed}", len(runs) / len(trainings)))
+            if stop and stop():
+                break
+            session = make_session(optimizer, seed=seed, device=device)
+            runs.append(_train(pattern, variant, session, data, epochs, seed))
+    finished = len(runs) == len(trainings)
+    return LoopPatternsResult(optimizer, str(device), epochs, tuple(runs), finished)
 
 
 def _named(pattern: str | Pattern) -> Pattern:

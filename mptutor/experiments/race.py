@@ -18,7 +18,8 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from statistics import fmean
 
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 
 from mptutor.devices import pick_device
 from mptutor.experiments.flushing import share_flushed
+from mptutor.experiments.progress import Progress, shown
 from mptutor.experiments.recipes import Recipe
 from mptutor.experiments.tasks import Batch, Task
 from mptutor.experiments.training_result import EpochRecord, Run, TrainingResult
@@ -52,6 +54,8 @@ class Turn:
         Now, and so far.
     epoch
         The record of the epoch, if the turn completed one.
+    done
+        The share of the whole race that is behind, 0 to 1; what diverged has no more to run.
     """
 
     recipe: str
@@ -62,6 +66,12 @@ class Turn:
     scale: float
     skips: int
     epoch: EpochRecord | None
+    done: float = 0.0
+
+    @property
+    def said(self) -> str:
+        """The turn in a few words."""
+        return f"{self.recipe}, seed {self.seed}: step {self.step} of {self.steps}"
 
 
 def race(
@@ -71,7 +81,7 @@ def race(
     seeds: Sequence[int],
     epochs: int,
     device: torch.device | str | None = None,
-    progress: Callable[[Turn], None] | None = None,
+    progress: Progress = True,
     stop: Callable[[], bool] | None = None,
 ) -> TrainingResult:
     """Train by every recipe, with every seed.
@@ -81,7 +91,7 @@ def race(
     task
         Whose batches are on `device`.
     progress
-        Called after every turn.
+        Called with a `Turn` after every turn; True shows a line in a notebook, see `progress`.
     stop
         Asked before every turn; once it says True, or on an interrupt from the keyboard, what has
         been done so far is returned.
@@ -94,11 +104,13 @@ def race(
     device = pick_device() if device is None else torch.device(device)
     runs: list[Run] = []
     finished = True
-    for seed in seeds:
-        if finished:
-            entered = (_Contender(task, recipe, seed, epochs, device) for recipe in recipes)
-            done, finished = _take_turns(entered, progress, stop or (lambda: False))
-            runs += done
+    with shown(progress) as tell:
+        for number, seed in enumerate(seeds):
+            if finished:
+                entered = (_Contender(task, recipe, seed, epochs, device) for recipe in recipes)
+                report = partial(_report, tell, number, len(seeds))
+                done, finished = _take_turns(entered, report, stop or (lambda: False))
+                runs += done
     return TrainingResult(
         task=task.name,
         data=task.data,
@@ -113,8 +125,18 @@ def race(
     )
 
 
+#: Hears of every turn, and of the share of its seed's race that is behind.
+_Report = Callable[[Turn, float], None]
+
+
+def _report(
+    tell: Callable[[Turn], None], seeds_done: int, seeds: int, turn: Turn, share: float
+) -> None:
+    tell(replace(turn, done=(seeds_done + share) / seeds))
+
+
 def _take_turns(
-    runs: Iterable[_Contender], progress: Callable[[Turn], None] | None, stop: Callable[[], bool]
+    runs: Iterable[_Contender], report: _Report, stop: Callable[[], bool]
 ) -> tuple[list[Run], bool]:
     """Advance all runs to their end, or until stopped; return their records and which it was."""
     entered: list[_Contender] = []
@@ -124,22 +146,19 @@ def _take_turns(
                 entered.append(run)
                 # For all at once: entering has a price, and no recipe sees another's dtype.
                 arithmetic.enter_context(run.recipe.arithmetic(run.device))
-            finished = _advance(entered, progress, stop)
+            finished = _advance(entered, report, stop)
     except KeyboardInterrupt:
         finished = False
     return [run.record() for run in entered], finished
 
 
-def _advance(
-    runs: list[_Contender], progress: Callable[[Turn], None] | None, stop: Callable[[], bool]
-) -> bool:
+def _advance(runs: list[_Contender], report: _Report, stop: Callable[[], bool]) -> bool:
     while waiting := [run for run in runs if not run.ended]:
         for run in waiting:
             if stop():
                 return False
             turn = run.take_turn()
-            if progress:
-                progress(turn)
+            report(turn, fmean(entered.share_done for entered in runs))
     return True
 
 
@@ -161,6 +180,13 @@ class _Contender:
         self.peak_bytes: int | None = None
         self.share_moved: float | None = None
         self._start_epoch()
+
+    @property
+    def share_done(self) -> float:
+        """How much of the run is behind, 0 to 1."""
+        if self.ended:
+            return 1.0
+        return len(self.losses) / (self.epochs * self.task.steps_per_epoch)
 
     def take_turn(self) -> Turn:
         """Take some steps, and complete the epoch if they were its last."""

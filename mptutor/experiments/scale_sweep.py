@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -30,6 +31,7 @@ import torch
 from mptutor.census import ScaleWindow
 from mptutor.devices import pick_device
 from mptutor.experiments.gradient_census import run_gradient_census, task_of
+from mptutor.experiments.progress import Progress, Stage, shown
 from mptutor.experiments.recipes import AMP_FP16, FP32, Recipe
 from mptutor.experiments.result import Cell, Result
 from mptutor.experiments.tasks import Task
@@ -124,7 +126,7 @@ def run_scale_sweep(
     seed: int = 0,
     quick: bool = False,
     device: torch.device | str | None = None,
-    progress: Callable[[ScaleRun], None] | None = None,
+    progress: Progress = True,
     stop: Callable[[], bool] | None = None,
 ) -> ScaleSweepResult:
     """Train a network in AMP FP16 at each scale, from the same start, on the same batches.
@@ -142,7 +144,8 @@ def run_scale_sweep(
     device
         Where; the default is `pick_device()`.
     progress, stop
-        Called after each training; asked before each.
+        Called with a `Stage` before each training; asked before each.  Once `stop` says True, or on
+        an interrupt from the keyboard, the trainings done so far are returned.
     """
     device = pick_device() if device is None else torch.device(device)
     task = task_of(network, device)
@@ -151,22 +154,18 @@ def run_scale_sweep(
     if scales is None:
         scales = _around(window, quick)
     runs: list[ScaleRun] = []
-    finished = True
-    fp32_loss, _ = _train(task, FP32, 1.0, epochs, seed, device)
-    try:
-        for scale in scales:
+    fp32_loss = math.nan
+    with suppress(KeyboardInterrupt), shown(progress) as tell:
+        fp32_loss, _ = _train(task, FP32, 1.0, epochs, seed, device)
+        for number, scale in enumerate(scales, 1):
+            tell(Stage(f"scale {_power(scale)}", number / (len(scales) + 1)))
             if stop and stop():
-                finished = False
                 break
             loss, skipped = _train(task, AMP_FP16, scale, epochs, seed, device)
             flushed = census.flushed(FP16, scale) / census.nonzero
             overflowed = census.overflowed(FP16, scale)
             counts = (len(skipped), sum(skipped), flushed, overflowed, skipped[0])
             runs.append(ScaleRun(scale, loss, *counts))
-            if progress:
-                progress(runs[-1])
-    except KeyboardInterrupt:
-        finished = False
     return ScaleSweepResult(
         network=task.name,
         data=task.data,
@@ -177,7 +176,7 @@ def run_scale_sweep(
         largest_safe=window.largest,
         fp32_loss=fp32_loss,
         runs=tuple(runs),
-        finished=finished,
+        finished=len(runs) == len(scales),
     )
 
 

@@ -28,7 +28,8 @@ from torch import nn
 
 from mptutor.data import ImageData, load
 from mptutor.devices import pick_device
-from mptutor.experiments.race import Turn, race
+from mptutor.experiments.progress import Progress
+from mptutor.experiments.race import race
 from mptutor.experiments.recipes import (
     AMP_BF16,
     AMP_FP16,
@@ -55,7 +56,7 @@ def run_training(
     batch_size: int = 128,
     quick: bool = False,
     device: torch.device | str | None = None,
-    progress: Callable[[Turn], None] | None = None,
+    progress: Progress = True,
     stop: Callable[[], bool] | None = None,
 ) -> TrainingResult:
     """Train an image classifier by every recipe.
@@ -78,7 +79,7 @@ def run_training(
     device
         Where; the default is `pick_device()`.
     progress
-        Called with a `Turn` after every few steps.
+        Called with a `Turn` after every few steps; by default a notebook shows a line.
     stop
         Asked before every few steps; once it says True, what has been done is returned.  So it is
         on an interrupt from the keyboard.
@@ -97,7 +98,7 @@ def run_training(
 def run_taste(
     *,
     device: torch.device | str | None = None,
-    progress: Callable[[Turn], None] | None = None,
+    progress: Progress = True,
     stop: Callable[[], bool] | None = None,
 ) -> TrainingResult:
     """Train the CNN for one epoch in FP32, in naive FP16 and in mixed precision."""

@@ -177,7 +177,11 @@ class TrainingResult(Result):
     def table(self) -> list[dict[str, Cell]]:
         """Return a row for every recipe, without columns that would be empty."""
         rows = [self._row(recipe) for recipe in self.recipes]
-        used = [heading for heading in rows[0] if any(row[heading] is not None for row in rows)]
+        used = [
+            heading
+            for heading in next(iter(rows), {})
+            if any(row[heading] is not None for row in rows)
+        ]
         return [{heading: row[heading] for heading in used} for row in rows]
 
     def _row(self, recipe: str) -> dict[str, Cell]:

@@ -32,7 +32,8 @@ from torch import Tensor, nn
 
 from mptutor.data import ImageData, batches, load
 from mptutor.devices import pick_device
-from mptutor.experiments.race import Turn, race
+from mptutor.experiments.progress import Progress
+from mptutor.experiments.race import race
 from mptutor.experiments.recipes import RECIPES, Recipe
 from mptutor.experiments.tasks import Batch, Task, adam, order_seed, seeded
 from mptutor.experiments.training_result import TrainingResult
@@ -75,7 +76,7 @@ def run_vae(
     lr: float = 1e-3,
     quick: bool = False,
     device: torch.device | str | None = None,
-    progress: Callable[[Turn], None] | None = None,
+    progress: Progress = True,
     stop: Callable[[], bool] | None = None,
 ) -> TrainingResult:
     """Train the VAE on the shipped images by every recipe, with Adam, batch 128.

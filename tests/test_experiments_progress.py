@@ -1,0 +1,149 @@
+"""What a long run tells while it runs, to whom, and what is left of it when it is interrupted."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from mptutor.data import load
+from mptutor.experiments import progress
+from mptutor.experiments.deep_sigmoid import run_deep_sigmoid
+from mptutor.experiments.fine_tuning import run_fine_tuning
+from mptutor.experiments.loop_patterns import LoopPatternsResult, run_loop_patterns
+from mptutor.experiments.progress import Stage, shown, somebody_watches
+from mptutor.experiments.race import race
+from mptutor.experiments.recipes import FP32, NAIVE_FP16, PURE_BF16
+from mptutor.experiments.scale_sweep import ScaleSweepResult, run_scale_sweep
+from mptutor.experiments.tasks import adam, classify, shorten
+from mptutor.experiments.training_result import TrainingResult
+from mptutor.models import mlp
+
+
+def interrupt(reached):
+    raise KeyboardInterrupt
+
+
+# -- who is told -----------------------------------------------------------------------------------
+
+
+def test_a_function_is_told_and_silence_is_silent(monkeypatch):
+    told = []
+    with shown(told.append) as tell:
+        tell(Stage("half of it", 0.5))
+    assert told == [Stage("half of it", 0.5)]
+    monkeypatch.setattr(progress, "somebody_watches", lambda: True)
+    monkeypatch.setattr(progress, "_Line", None)  # nobody may make one
+    for silent in (False, None):
+        with shown(silent) as tell:
+            tell(Stage("half of it", 0.5))
+
+
+def test_outside_a_notebook_nobody_watches():
+    assert not somebody_watches()
+
+
+CELLS = {
+    "shows": (
+        "from mptutor.experiments import progress\n"
+        "progress._FIRST_AFTER_S = progress._EVERY_S = 0\n"
+        "with progress.shown(True) as tell:\n"
+        "    for done in (0.25, 0.5):\n"
+        "        tell(progress.Stage('<step>', done))\n"
+    )
+}
+
+ASK_A_KERNEL = """
+import json, sys
+from jupyter_client.manager import start_new_kernel
+manager, client = start_new_kernel()
+heard = []
+client.execute_interactive(
+    sys.argv[1], allow_stdin=sys.argv[2] == "yes", output_hook=lambda m: heard.append(m),
+    stdin_hook=lambda m: None, timeout=120,
+)
+client.stop_channels()
+manager.shutdown_kernel(now=True)
+kinds = ("display_data", "update_display_data", "stream", "error")
+print(json.dumps([m["content"].get("data", m["content"]) for m in heard if m["msg_type"] in kinds]))
+"""
+
+
+def heard_from_a_kernel(allow_stdin):
+    pytest.importorskip("ipykernel")
+    command = [sys.executable, "-c", ASK_A_KERNEL, CELLS["shows"], allow_stdin]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(run.stdout)
+
+
+def test_a_person_at_a_notebook_sees_a_line_that_goes_away():
+    first, second, last = heard_from_a_kernel("yes")
+    assert first["text/plain"] == "<step> (25%)"
+    assert (
+        '<progress value="0.500"' in second["text/html"] and "&lt;step&gt;" in second["text/html"]
+    )
+    assert last == {"text/html": "", "text/plain": ""}
+
+
+def test_a_program_that_runs_notebooks_sees_nothing():
+    assert heard_from_a_kernel("no") == []
+
+
+# -- what is told ----------------------------------------------------------------------------------
+
+
+def test_a_race_tells_how_much_of_it_is_done():
+    data = shorten(load("fashion-mnist-5k"), 128 * 12)
+    task = classify("small", data, lambda: mlp((784, 32, 10)), adam())
+    turns = []
+    race(task, [FP32, NAIVE_FP16], seeds=(0, 1), epochs=2, device="cpu", progress=turns.append)
+    done = [turn.done for turn in turns]
+    assert done == sorted(done) and done[-1] == 1.0
+    # 10 of 24 steps of the first of two runs, of the first of two seeds.
+    assert done[0] == pytest.approx(10 / 24 / 2 / 2)
+    # Naive FP16 is over with its first turn, which ends its run.
+    assert done[1] == pytest.approx((10 / 24 + 1) / 2 / 2)
+    assert turns[0].said == "FP32, seed 0: step 10 of 24"
+
+
+# -- what an interrupt leaves ----------------------------------------------------------------------
+
+
+def test_an_interrupted_sweep_returns_what_there_is():
+    result = run_scale_sweep([1.0, 2.0], epochs=1, device="cpu", progress=interrupt)
+    assert not result.finished and result.runs == () and math.isfinite(result.fp32_loss)
+    assert ScaleSweepResult.from_json(result.to_json()) == result
+
+
+def test_interrupted_loops_return_what_there_is():
+    def interrupt_the_second(stage):
+        if stage.done:
+            raise KeyboardInterrupt
+
+    result = run_loop_patterns(["clipping"], quick=True, progress=interrupt_the_second)
+    assert not result.finished and [run.variant for run in result.runs] == ["right"]
+    assert LoopPatternsResult.from_json(result.to_json()) == result
+
+
+def test_stopped_loops_return_what_there_is():
+    result = run_loop_patterns(["clipping"], quick=True, stop=lambda: True)
+    assert not result.finished and result.runs == () and result.table() == []
+
+
+def test_a_race_stopped_before_it_began_still_shows_itself():
+    result = run_deep_sigmoid(quick=True, recipes=[FP32], stop=lambda: True)
+    assert result.table()[0]["recipe"] == "FP32"
+    nothing = TrainingResult.from_plain({**result.to_plain(), "runs": []})
+    assert nothing.table() == [] and "nothing to show" in str(nothing)
+
+
+# -- what is asked for is what is run --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run", [run_fine_tuning, run_deep_sigmoid])
+def test_recipes_that_are_named_are_run_in_the_quick_form_too(run):
+    result = run(quick=True, recipes=[PURE_BF16], stop=lambda: True)
+    assert result.recipes == ("pure BF16",)
+    with pytest.raises(ValueError, match="got 0 recipes"):
+        run(quick=True, recipes=[])
