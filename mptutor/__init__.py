@@ -43,6 +43,7 @@ _SUBMODULES = (
     "rounding",
     "census",
     "scaling",
+    "fp8",
     "policy",
     "tensorcore",
     "hardware",

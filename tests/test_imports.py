@@ -18,6 +18,7 @@ FORBIDDEN = {
     "census": {"scaling", "tensorcore", "experiments"},
     "scaler_state": {"scaling", "census", "tensorcore", "policy", "hardware", "experiments"},
     "scaling": {"census", "tensorcore", "experiments"},
+    "fp8": {"census", "scaling", "tensorcore", "policy", "hardware", "experiments"},
     "tensorcore": {"census", "scaling", "experiments"},
     "policy": {"experiments"},
     "hardware": {"experiments"},
