@@ -20,7 +20,8 @@ _COLUMNS = {
     "gradient\nof weight": "weight_grad",
 }
 
-_FILLS = {"float16": "FP16", "bfloat16": "BF16", "float32": "sky"}
+#: What is in 16 bits is filled; FP32 is outlined, and integers have a thin line.
+_FILLS = {"float16": "FP16", "bfloat16": "BF16"}
 
 
 def plot_dtype_trace(result: DtypeTraceResult) -> Picture:
@@ -48,8 +49,10 @@ def _draw_cell(axes: Axes, x: float, y: float, dtype: str | None) -> None:
     if dtype is None:
         axes.text(x + 0.5, y + 0.5, "–", ha="center", va="center", color=colour("muted"))
         return
-    fill = colour(_FILLS.get(dtype, "line"))
-    axes.add_patch(Rectangle((x + 0.03, y + 0.08), 0.94, 0.84, facecolor=fill, linewidth=0))
+    fill = colour(_FILLS.get(dtype, "surface"))
+    edge = fill if dtype in _FILLS else colour("FP32" if dtype == "float32" else "line")
+    box = Rectangle((x + 0.03, y + 0.1), 0.94, 0.8, facecolor=fill, edgecolor=edge, linewidth=1.2)
+    axes.add_patch(box)
     axes.text(x + 0.5, y + 0.5, dtype, ha="center", va="center", fontsize=8.5, color=ink_on(fill))
 
 
