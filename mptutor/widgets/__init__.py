@@ -12,6 +12,7 @@ from typing import Any
 _HOME = {
     "AccumulationExplorer": "accumulation_explorer",
     "BitExplorer": "bit_explorer",
+    "PolicyExplorer": "policy_explorer",
     "ScaleExplorer": "scale_explorer",
     "ScalerSimulator": "scaler_simulator",
     "UpdateGrid": "update_grid",
