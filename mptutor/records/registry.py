@@ -81,6 +81,11 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment("fine tuning", f"{_HOME}.fine_tuning:run_fine_tuning", {"seeds": _FIVE}),
     Experiment("deep sigmoid", f"{_HOME}.deep_sigmoid:run_deep_sigmoid", {"seeds": _FIVE}),
     Experiment("loop patterns", f"{_HOME}.loop_patterns:run_loop_patterns", {"seeds": _FIVE}),
+    Experiment("frameworks", f"{_HOME}.framework_recipes:run_framework_recipes"),
+    Experiment(
+        "optimizer states", f"{_HOME}.optimizer_states:run_optimizer_states", {"seeds": _FIVE}
+    ),
+    Experiment("gradient accumulation", f"{_HOME}.gradient_accumulation:run_gradient_accumulation"),
 )
 
 #: Functions that are not recorded, and why.
@@ -90,5 +95,6 @@ NOT_RECORDED: dict[str, str] = {
     f"{_HOME}.fp8_scaling:run_fp8_errors": "rounds alike on every machine",
     f"{_HOME}.fp8_scaling:run_delayed_scaling": "rounds alike on every machine",
     f"{_HOME}.fp8_training:run_fp8_training": "emulates FP8, on a GPU too",
+    f"{_HOME}.distributed:run_distributed": "two processes on the CPU, whatever the machine",
     f"{_HOME}.training:run_taste": "is run_training in a smaller size",
 }
