@@ -15,6 +15,7 @@ _HOME = {
     "PolicyExplorer": "policy_explorer",
     "ScaleExplorer": "scale_explorer",
     "ScalerSimulator": "scaler_simulator",
+    "StepDebugger": "step_debugger",
     "UpdateGrid": "update_grid",
 }
 
