@@ -43,7 +43,7 @@ def plot_training(
             # Each line narrower than those below it, so that lines that agree are all seen.
             line = {
                 "color": _colour_of(recipe),
-                "linestyle": _dash_of(recipe),
+                "linestyle": dash_of(recipe),
                 "linewidth": 1.2 + 5 * (1 - place / len(result.recipes)) ** 2,
                 "marker": None if by_step else "o",
                 "label": recipe if i == 0 else None,
@@ -114,7 +114,7 @@ def _colour_of(recipe: str) -> str:
     return colour(RECIPES[recipe].fmt.name if recipe in RECIPES else "green")
 
 
-def _dash_of(recipe: str) -> str:
+def dash_of(recipe: str) -> str:
     """Return the dash that says how a recipe uses its format."""
     known = RECIPES.get(recipe)
     if known is None or known.fmt.name == "FP32":

@@ -12,10 +12,12 @@ from typing import Any
 _HOME = {
     "AccumulationExplorer": "accumulation_explorer",
     "BitExplorer": "bit_explorer",
+    "Fp8Explorer": "fp8_explorer",
     "PolicyExplorer": "policy_explorer",
     "ScaleExplorer": "scale_explorer",
     "ScalerSimulator": "scaler_simulator",
     "StepDebugger": "step_debugger",
+    "TrainingRace": "training_race",
     "UpdateGrid": "update_grid",
 }
 

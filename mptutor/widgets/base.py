@@ -103,21 +103,22 @@ def _escape_script(source: str) -> str:
     return source.replace("</", "<\\/").replace("<!--", "<\\!--")
 
 
+def palette_variables(dark: bool) -> str:
+    """Return the palette as declarations, ``--mpt-blue: #0072B2; --mpt-on-blue: …``."""
+    theme = palette.DARK if dark else palette.LIGHT
+    colours = {name.lower(): palette.colour(name, dark) for name in [*theme, *palette.ROLES]}
+    inks = {f"on-{name}": palette.ink_on(colour) for name, colour in colours.items()}
+    return " ".join(f"--mpt-{name}: {value};" for name, value in {**colours, **inks}.items())
+
+
 def _palette_css() -> str:
     """Return the palette as variables ``--mpt-blue``, ``--mpt-sign``, ``--mpt-on-sign``."""
-
-    def variables(dark: bool) -> str:
-        theme = palette.DARK if dark else palette.LIGHT
-        colours = {name.lower(): palette.colour(name, dark) for name in [*theme, *palette.ROLES]}
-        inks = {f"on-{name}": palette.ink_on(colour) for name, colour in colours.items()}
-        return " ".join(f"--mpt-{name}: {value};" for name, value in {**colours, **inks}.items())
-
     return "\n".join(
         [
-            f".mpt {{ {variables(dark=False)} }}",
+            f".mpt {{ {palette_variables(dark=False)} }}",
             # Until the script has found out the page's theme, follow the reader's system.
             "@media (prefers-color-scheme: dark) { .mpt:not([data-theme]) "
-            f"{{ {variables(dark=True)} }} }}",
-            f'.mpt[data-theme="dark"] {{ {variables(dark=True)} }}',
+            f"{{ {palette_variables(dark=True)} }} }}",
+            f'.mpt[data-theme="dark"] {{ {palette_variables(dark=True)} }}',
         ]
     )
