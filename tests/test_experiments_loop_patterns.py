@@ -3,8 +3,13 @@
 import math
 
 import pytest
+import torch
 
-from mptutor.experiments.loop_patterns import LoopPatternsResult, run_loop_patterns
+from mptutor.experiments.loop_patterns import (
+    LoopPatternsResult,
+    run_loop_patterns,
+    train_session,
+)
 from mptutor.experiments.loops import (
     PATTERNS,
     Pattern,
@@ -82,3 +87,20 @@ def test_own_loops_are_trained_too_and_results_add_up(result):
     both = result + mine
     assert both.patterns == (*PATTERNS, "mine")
     assert both.of("mine", "wrong")[0].losses == only(result, "clipping", "right").losses
+
+
+def test_a_pattern_shows_its_right_loop_and_what_the_wrong_one_has_instead():
+    lines = str(PATTERNS["clipping"]).splitlines()
+    assert [line for line in lines if line[0] in "+-"] == ["+ s.scaler.unscale_(s.optimizer)"]
+    assert lines[0] == "  s.optimizer.zero_grad()" and lines[-1] == "  return loss"
+    for pattern in PATTERNS.values():
+        changed = [line for line in str(pattern).splitlines() if line[0] in "+-"]
+        assert 1 <= len(changed) <= 2, pattern.name
+
+
+def test_a_session_is_trained_step_by_step_and_can_be_looked_at_after_each():
+    session, seen = make_session(), []
+    some = [(torch.randn(8, 784), torch.zeros(8, dtype=torch.long))] * 3
+    losses = train_session(session, some, after_step=lambda: seen.append(len(seen)))
+    assert len(losses) == 3 and losses[-1] < losses[0] and seen == [0, 1, 2]
+    assert train_session(session, []) == []

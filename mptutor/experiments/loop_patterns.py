@@ -12,16 +12,18 @@ for it divides by the size of the gradients anyway.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import fmean, stdev
 
 import torch
+from torch import Tensor
 
 from mptutor.data import ImageData, batches, load
 from mptutor.devices import pick_device
-from mptutor.experiments.loops import PATTERNS, Pattern, Session, Step, make_session
+from mptutor.experiments.loops import PATTERNS, Pattern, Session, Step, make_session, plain_step
 from mptutor.experiments.progress import Progress, Stage, shown
 from mptutor.experiments.recipes import AMP_FP16
 from mptutor.experiments.result import Cell, Result
@@ -177,20 +179,51 @@ def _train(
     pattern: Pattern, variant: str, session: Session, data: ImageData, epochs: int, seed: int
 ) -> LoopRun:
     step: Step = getattr(pattern, variant)
-    losses, skips = [], 0
-    with AMP_FP16.arithmetic(session.device):
-        for epoch in range(epochs):
-            for images, labels in batches(data.train, 128, seed=order_seed(seed, epoch)):
-                before = session.scaler.get_scale()
-                losses.append(step(session, images, labels).detach())
-                skips += session.scaler.get_scale() < before
+    scales = [session.scaler.get_scale()]
+    losses = train_session(
+        session,
+        (
+            batch
+            for epoch in range(epochs)
+            for batch in batches(data.train, 128, seed=order_seed(seed, epoch))
+        ),
+        step,
+        lambda: scales.append(session.scaler.get_scale()),
+    )
     return LoopRun(
         pattern.name,
         variant,
         getattr(step, "__name__", variant),
         seed,
-        tuple(torch.stack(losses).tolist()),
+        tuple(losses),
         accuracy(session.model, data.test),
-        session.scaler.get_scale(),
-        skips,
+        scales[-1],
+        sum(after < before for before, after in pairwise(scales)),
     )
+
+
+def train_session(
+    session: Session,
+    steps: Iterable[tuple[Tensor, Tensor]],
+    step: Step = plain_step,
+    after_step: Callable[[], object] = lambda: None,
+) -> list[float]:
+    """Train a session on batches, with the arithmetic of an AMP GPU, and return the losses.
+
+    Parameters
+    ----------
+    session
+        What is trained.
+    steps
+        A batch of images and labels for each step.
+    step
+        What is done with a batch.
+    after_step
+        Called after each.
+    """
+    losses = []
+    with AMP_FP16.arithmetic(session.device):
+        for images, labels in steps:
+            losses.append(step(session, images, labels).detach())
+            after_step()
+    return torch.stack(losses).tolist() if losses else []

@@ -7,13 +7,16 @@ patterns has a place where that matters. Here each is written twice, as it shoul
 often found.
 
 The loops are plain functions of a `Session` and take one optimizer step each, to be read side by
-side. `mptutor.experiments.loop_patterns` trains with them.
+side: ``print(PATTERNS["clipping"])``. `mptutor.experiments.loop_patterns` trains with them.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from difflib import ndiff
 
 import torch
 import torch.nn.functional as F
@@ -45,6 +48,11 @@ class Session:
         self.optimizer = self.make_optimizer(list(self.model.parameters()))
         self.of_body = self.make_optimizer(list(self.model[:-1].parameters()))
         self.of_head = self.make_optimizer(list(self.model[-1].parameters()))
+
+    @property
+    def matrices(self) -> list[nn.Parameter]:
+        """The weights without the biases, which a gradient penalty is taken of."""
+        return [p for p in self.model.parameters() if p.dim() > 1]
 
     def loss(self, images: Tensor, labels: Tensor) -> Tensor:
         """Return the cross entropy, computed under autocast."""
@@ -97,6 +105,17 @@ def make_session(
 
 #: One optimizer step on a batch; returns the loss to be watched.
 Step = Callable[[Session, Tensor, Tensor], Tensor]
+
+
+def plain_step(s: Session, images: Tensor, labels: Tensor) -> Tensor:
+    """Take a step and do nothing else."""
+    s.optimizer.zero_grad()
+    loss = s.loss(images, labels)
+    s.scaler.scale(loss).backward()
+    s.scaler.step(s.optimizer)
+    s.scaler.update()
+    return loss
+
 
 # -- clipping ------------------------------------------------------------------------------------
 
@@ -207,21 +226,24 @@ def second_optimizer_directly(s: Session, images: Tensor, labels: Tensor) -> Ten
 
 
 def penalize_unscaled(s: Session, images: Tensor, labels: Tensor) -> Tensor:
-    """Unscale the gradients out of place before they become part of the loss."""
-    return _penalized_step(s, images, labels, unscale=1 / s.scaler.get_scale())
+    """Unscale the gradients, out of place, before they become part of the loss."""
+    s.optimizer.zero_grad()
+    loss = s.loss(images, labels)
+    grads = torch.autograd.grad(s.scaler.scale(loss), s.matrices, create_graph=True)
+    grads = [grad / s.scaler.get_scale() for grad in grads]
+    penalty = sum(grad.square().sum() for grad in grads)
+    s.scaler.scale(loss + PENALTY_WEIGHT * penalty).backward()
+    s.scaler.step(s.optimizer)
+    s.scaler.update()
+    return loss
 
 
 def penalize_scaled(s: Session, images: Tensor, labels: Tensor) -> Tensor:
     """Penalize scaled gradients: the penalty is the scale squared times too large."""
-    return _penalized_step(s, images, labels, unscale=1.0)
-
-
-def _penalized_step(s: Session, images: Tensor, labels: Tensor, unscale: float) -> Tensor:
     s.optimizer.zero_grad()
     loss = s.loss(images, labels)
-    weights = [p for p in s.model.parameters() if p.dim() > 1]
-    scaled = torch.autograd.grad(s.scaler.scale(loss), weights, create_graph=True)
-    penalty = sum((grad * unscale).square().sum() for grad in scaled)
+    grads = torch.autograd.grad(s.scaler.scale(loss), s.matrices, create_graph=True)
+    penalty = sum(grad.square().sum() for grad in grads)
     s.scaler.scale(loss + PENALTY_WEIGHT * penalty).backward()
     s.scaler.step(s.optimizer)
     s.scaler.update()
@@ -233,11 +255,25 @@ def _penalized_step(s: Session, images: Tensor, labels: Tensor, unscale: float) 
 
 @dataclass(frozen=True)
 class Pattern:
-    """A pattern, right and wrong."""
+    """A pattern, right and wrong.
+
+    As text it is the right loop, with the lines that the wrong one has instead marked: ``+`` for
+    what is right, ``-`` for what is wrong.
+    """
 
     name: str
     right: Step
     wrong: Step
+
+    def __str__(self) -> str:
+        right, wrong = _lines_of(self.right), _lines_of(self.wrong)
+        return "\n".join(line for line in ndiff(wrong, right) if not line.startswith("?"))
+
+
+def _lines_of(step: Step) -> list[str]:
+    """Return what a step does, line by line, without its name and its docstring."""
+    (function,) = ast.parse(inspect.getsource(step)).body
+    return [line for node in function.body[1:] for line in ast.unparse(node).splitlines()]
 
 
 PATTERNS = {

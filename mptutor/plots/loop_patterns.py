@@ -45,8 +45,9 @@ def plot_loop_patterns(result: LoopPatternsResult, *, title: str | None = None) 
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=3))
         axes.set_ylim(0, highest)
         for variant, line in _LINES.items():
-            for run in result.of(pattern, variant):
-                _draw(axes, run, line, highest)
+            for run in result.runs:
+                if (run.pattern, run.variant) == (pattern, variant):
+                    _draw(axes, run, line, highest)
     for variant, line in _LINES.items():
         panels[0].plot([], [], **line, label=f"{variant} loop")
     picture.legend(
