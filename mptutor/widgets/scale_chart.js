@@ -8,8 +8,16 @@ function zoneLabels(fmt) {
     flushed: "becomes 0",
     subnormal: "subnormal",
     normal: "normal",
-    infinite: fmt.overflow === "inf" ? "becomes ∞" : "too large",
+    infinite: fmt.beyond ?? (fmt.overflow === "inf" ? "becomes ∞" : "too large"),
   };
+}
+
+// A share in per cent to four digits, never rounded to 0 or 100 unless it is.
+function percent(part, whole) {
+  if (part === 0 || part === whole || !whole) return part ? "100" : "0";
+  const exact = (100 * part) / whole;
+  if (exact < 0.001) return "less than 0.001";
+  return exact > 99.99 ? "more than 99.99" : String(Number(exact.toPrecision(4)));
 }
 
 // -- the histogram ---------------------------------------------------------------------------------
@@ -69,7 +77,7 @@ function histogramLabel({ power, fmt, shares }) {
   return `Histogram of the gradients times 2${superscript(power)} by exponent, over the zones of ${fmt.name}: ${parts.join(", ")}.`;
 }
 
-function drawZoneBands(fmt, { axis }, step) {
+function drawZoneBands(fmt, { axis, axis_name = "gradient × scale" }, step) {
   const [low, high] = axis;
   const labels = zoneLabels(fmt);
   const edges = [low, ...fmt.edges, high].map((edge) => between(edge, low, high));
@@ -89,7 +97,7 @@ function drawZoneBands(fmt, { axis }, step) {
     ticks.push(shape("text", { class: "mpt-tick-label", ...at }, "2", above));
   }
   const end = { x: (high - low) * step, y: base + 17, "text-anchor": "end" };
-  const name = shape("text", { class: "mpt-tick-label", ...end }, "gradient × scale");
+  const name = shape("text", { class: "mpt-tick-label", ...end }, axis_name);
   return [...bands, ...ticks, name];
 }
 

@@ -109,13 +109,6 @@ function explore({ power, fmt, kind, layer, network, networks, choices }) {
 
 // -- in words --------------------------------------------------------------------------------------
 
-function percent(part, whole) {
-  if (part === 0 || part === whole || !whole) return part ? "100" : "0";
-  const exact = (100 * part) / whole;
-  if (exact < 0.001) return "less than 0.001";
-  return exact > 99.99 ? "more than 99.99" : String(Number(exact.toPrecision(4)));
-}
-
 function sentence({ power, fmt, counts, shares, window }) {
   const infinite = counts.infinite ? count(counts.infinite) : "none";
   const become = fmt.overflow === "inf" ? "infinite" : "too large";

@@ -11,7 +11,7 @@ from mptutor.widgets import svg
 
 _WIDTH, _LEFT, _TOP, _BOTTOM = 640, 16, 66, 226
 _TICK_EVERY = 12
-_ZONES = {"flushed": "becomes 0", "subnormal": "subnormal", "normal": "normal", "infinite": "∞"}
+_ZONES = {"flushed": "becomes 0", "subnormal": "subnormal", "normal": "normal"}
 
 
 def zone_edges(fmt: FloatFormat) -> tuple[float, float, float]:
@@ -21,9 +21,17 @@ def zone_edges(fmt: FloatFormat) -> tuple[float, float, float]:
 
 
 def draw(
-    said: str, exponents: Mapping[int, int], fmt: FloatFormat, power: int, axis: tuple[int, int]
+    said: str,
+    exponents: Mapping[int, int],
+    fmt: FloatFormat,
+    power: int,
+    axis: tuple[int, int],
+    beyond: str = "∞",
 ) -> str:
-    """Return an SVG of values by exponent, times 2^power, below the sentences ``said``."""
+    """Return an SVG of values by exponent, times 2^power, below the sentences ``said``.
+
+    ``beyond`` says what becomes of values that are too large.
+    """
     place = _Place(*axis)
     lines = [
         svg.text(_LEFT, 24 + 18 * i, line, size=12, bold=i == 0)
@@ -39,7 +47,9 @@ def draw(
         svg.text(place.x(e), _BOTTOM + 16, f"2^{e}", fill="muted", size=10, anchor="middle")
         for e in range(axis[0] + _TICK_EVERY, axis[1], _TICK_EVERY)
     ]
-    return svg.drawing(_WIDTH, _BOTTOM + 28, said, [*lines, *_zones(fmt, place), *bars, *ticks])
+    return svg.drawing(
+        _WIDTH, _BOTTOM + 28, said, [*lines, *_zones(fmt, place, beyond), *bars, *ticks]
+    )
 
 
 class _Place:
@@ -58,10 +68,11 @@ class _Place:
         return svg.rectangle(self.x(exponent), _BOTTOM - height, self.step - 1, height, "ink")
 
 
-def _zones(fmt: FloatFormat, place: _Place) -> list[str]:
+def _zones(fmt: FloatFormat, place: _Place, beyond: str) -> list[str]:
     parts = []
+    zones = _ZONES | {"infinite": beyond}
     borders = pairwise((place.low, *zone_edges(fmt), place.high))
-    for (zone, name), (left, right) in zip(_ZONES.items(), borders, strict=True):
+    for (zone, name), (left, right) in zip(zones.items(), borders, strict=True):
         x, width = place.x(left), place.x(right) - place.x(left)
         parts.append(svg.rectangle(x, _TOP, width, _BOTTOM - _TOP, zone, opacity=0.4))
         if width > 60:
