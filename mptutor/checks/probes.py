@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mptutor.checks.plain import pack
+from mptutor.checks.probes_looks import take_a_look
 from mptutor.checks.probes_loops import drive_loop
 from mptutor.checks.probes_steps import take_scaled_steps
 
@@ -50,6 +51,7 @@ PROBES: dict[str, Probe] = {
     "drive_scaler": drive_scaler,
     "drive_loop": drive_loop,
     "take_scaled_steps": take_scaled_steps,
+    "take_a_look": take_a_look,
 }
 
 
