@@ -38,28 +38,29 @@ def copy_lesson(lab):
 
 @pytest.fixture(scope="session")
 def execute(tmp_path_factory):
-    """Run a lesson, once a session, and return the notebook; it holds no widget state."""
+    """Run a lesson, or the notebook at a path, once a session; it will hold no widget state."""
     nbformat = pytest.importorskip("nbformat")
     nbconvert = pytest.importorskip("nbconvert")
     folder = tmp_path_factory.mktemp("executed")
 
-    def run(name: str) -> Path:
-        if not (folder / name).exists():
+    def run(name: str | Path) -> Path:
+        executed = folder / Path(name).name
+        if not executed.exists():
             notebook = nbformat.read(LESSONS / name, as_version=4)
             runner = nbconvert.preprocessors.ExecutePreprocessor(store_widget_state=False)
             runner.preprocess(notebook, {"metadata": {"path": str(folder)}})
-            nbformat.write(notebook, folder / name)
-        return folder / name
+            nbformat.write(notebook, executed)
+        return executed
 
     return run
 
 
 @pytest.fixture(scope="session")
 def export(execute):
-    """Export a lesson that was run as a page for a browser, light or dark."""
+    """Export a lesson, or the notebook at a path, run, as a page for a browser, light or dark."""
     nbconvert = pytest.importorskip("nbconvert")
 
-    def write(name: str, theme: str) -> Path:
+    def write(name: str | Path, theme: str) -> Path:
         executed = execute(name)
         page = executed.with_name(f"{executed.stem}_{theme}.html")
         html, _ = nbconvert.HTMLExporter(theme=theme).from_filename(str(executed))

@@ -7,6 +7,7 @@ figure alone at several widths and under axe-core.
 """
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -50,7 +51,16 @@ class Figure:
         assert (min(brightness) > 200) if theme == "light" else (max(brightness) < 60)
 
 
-# -- in its lesson ---------------------------------------------------------------------------------
+# -- in a notebook ---------------------------------------------------------------------------------
+
+
+def write_notebook(path: Path, *cells: str) -> Path:
+    """Write a notebook with these code cells, for what is in no lesson."""
+    nbformat = pytest.importorskip("nbformat")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(notebook, path)
+    return path
 
 
 def walk_in_jupyterlab(lab, notebook: str, page, figure: type[Figure], journey):
