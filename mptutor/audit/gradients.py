@@ -12,6 +12,7 @@ rules look at the state in which gradients are *used*.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -84,6 +85,13 @@ class Gradients:
         """The different loss scales in them."""
         return sorted({p.backward.scale for p in self.parts if p.backward.scale is not None})
 
+    @property
+    def scaled_by_hand(self) -> float | None:
+        """The loss scale every loss in them was multiplied by, unless it was divided out again."""
+        factors = {part.backward.factor for part in self.parts}
+        factor = factors.pop() if len(factors) == 1 and not self.edited else None
+        return factor if looks_like_a_scale(factor) else None
+
     def cleared(self) -> Gradients:
         """Return the state after zero_grad: GradScaler doesn't notice."""
         return Gradients(
@@ -118,6 +126,11 @@ class State:
             for part in self.of(optimizer).parts
             if part.backward.scaler == scaler and part.updates != now
         ]
+
+
+def looks_like_a_scale(factor: float | None) -> bool:
+    """Say whether a loss's factor is a loss scale: weights of losses are no powers of two."""
+    return factor is not None and factor >= 64 and math.log2(factor).is_integer()
 
 
 def advance(state: State, event: Event) -> State:

@@ -73,7 +73,8 @@ def html_report(trace: Trace, findings: list[Finding]) -> str:
     parts += [_html_finding(f) for f in findings if f.level != NOTE]
     if notes:
         items = "".join(f"<li>{html.escape(_text_note(f)[6:])}</li>" for f in notes)
-        parts.append(f"<details><summary>{len(notes)} notes</summary><ul>{items}</ul></details>")
+        summary = f"{len(notes)} note" + "s" * (len(notes) != 1)
+        parts.append(f"<details><summary>{summary}</summary><ul>{items}</ul></details>")
     if trace.unseen:
         items = "".join(f"<li>{html.escape(line)}</li>" for line in trace.unseen)
         parts.append(f"<p>Not looked at:</p><ul>{items}</ul>")

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 from mptutor.audit.call_names import REPLACEMENTS
 from mptutor.audit.events import OptimizerStep
@@ -15,6 +17,9 @@ from mptutor.formats import FP16
 
 Sightings = Iterator[Sighting]
 HALF = ("float16", "bfloat16")
+
+ADDED_TO_TOTAL = ("add_", "__iadd__")
+AVERAGED = ("mul_", "__imul__", "lerp_")
 
 #: Nearest-even rounding takes positive numbers up to this one to 0 in FP16.
 FP16_ZERO = FP16.underflow_threshold
@@ -85,6 +90,35 @@ def average_stalls(evidence: Evidence) -> Sightings:
             kept = call.output.dtype if call.output is not None else "16 bits"
             share = call.still / call.asked
             yield seen_at(call, f"{share:.0%} of what should change in {kept} kept every bit")
+
+
+@rule(
+    SUSPECT,
+    lesson=2,
+    cause="A running total is kept in 16 bits: it stops growing once a term is less than half a "
+    "step of it.",
+    repair="total = torch.zeros((), device=device)   # FP32\n"
+    "total += loss.detach()   # or total += loss.item(), a Python float",
+)
+def total_in_16_bits(evidence: Evidence) -> Sightings:
+    """With equal terms BF16 stops after 256, FP16 after 2048; cleared before that, it is sound."""
+    totals = [c for c in evidence.of(Call) if c.name in ADDED_TO_TOTAL and _half_number(c)]
+    averaged = any(c.name in AVERAGED and _half_number(c) for c in evidence.of(Call))
+    for line in dict.fromkeys(map(_line, totals)) if not averaged else ():
+        calls = [c for c in totals if _line(c) == line]
+        sizes = [c.output.largest for c in calls]
+        if len(calls) >= 3 and None not in sizes and all(a < b for a, b in pairwise(sizes)):
+            yield seen_at(calls[-1], f"{sizes[-1]:.4g} in {calls[-1].output.dtype} by now")
+
+
+def _line(call: Call) -> tuple[str, int]:
+    return call.site.file, call.site.line
+
+
+def _half_number(call: Call) -> bool:
+    """Say whether a call made one number in 16 bits that nothing is learned through."""
+    x = call.output
+    return x is not None and x.dtype in HALF and math.prod(x.shape) == 1 and not call.learns
 
 
 @rule(

@@ -30,8 +30,8 @@ GROWING_STEPS = 8
 @rule(
     NOTE,
     lesson=9,
-    cause="Most layers are too small to gain from 16 bits: casts and launches cost more than the "
-    "arithmetic.",
+    cause="Half of the layers or more are too small to gain from 16 bits: casts and launches cost "
+    "more than the arithmetic.",
     repair="loader = DataLoader(dataset, batch_size=4 * batch_size)   # or wider layers, or FP32",
     order=REMARK,
 )
@@ -56,8 +56,8 @@ def layers_too_small(evidence: Evidence) -> Sightings:
     order=REMARK,
 )
 def sides_not_multiple_of_8(evidence: Evidence) -> Sightings:
-    """Only layers with a fifth or more of the arithmetic count."""
-    products = _half_products(evidence)
+    """Only layers with a fifth or more of the arithmetic count, and none that is small anyway."""
+    products = [f for f in _half_products(evidence) if min(f.product) >= SMALL_SIDE]
     by_name: dict[str, Forward] = {f.name: f for f in products}
     total = sum(map(_work, by_name.values()))
     for forward in by_name.values():

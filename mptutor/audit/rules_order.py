@@ -33,9 +33,21 @@ Sightings = Iterator[Sighting]
 def clip_before_unscale(evidence: Evidence) -> Sightings:
     """The limit meets gradients that are larger by the scale, so almost nothing is left of them."""
     for clip, gradients in evidence.about(Clip):
-        if gradients.still_scaled and gradients.used is None and clip.limit != math.inf:
+        if gradients.used is not None or clip.limit == math.inf:
+            continue
+        if gradients.still_scaled:
             scale = gradients.scales[-1] if gradients.scales else math.nan
             yield seen_at(clip, _clipped(clip, scale), level=SUSPECT if scale == 1 else None)
+        elif gradients.scaled_by_hand is not None and _divided_later(evidence, clip):
+            yield seen_at(clip, _clipped(clip, gradients.scaled_by_hand))
+
+
+def _divided_later(evidence: Evidence, clip: Clip) -> bool:
+    """Say whether the user's own code changes these gradients between the clipping and the step."""
+    for edit in evidence.after(clip, GradientEdit, until=OptimizerStep):
+        if not edit.adds and set(edit.optimizers) & set(clip.optimizers):
+            return True
+    return False
 
 
 def _clipped(clip: Clip, scale: float) -> str:

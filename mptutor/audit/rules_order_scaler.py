@@ -77,26 +77,26 @@ def scale_changed_in_accumulation(evidence: Evidence) -> Sightings:
 )
 def update_before_step(evidence: Evidence) -> Sightings:
     """As long as the scale happens not to change, nothing shows."""
-    latest: dict[str, float | None] = {}
+    latest: dict[str, Update] = {}
     for event, state in evidence.moments:
         if isinstance(event, Update) and not event.error:
-            latest[event.scaler] = event.after
+            latest[event.scaler] = event
         elif isinstance(event, Unscale) and not event.error:
             gradients = state.of(event.optimizer)
             outdated = state.outdated(event.optimizer, event.scaler)
             if outdated and len(gradients.scales) < 2 and gradients.stale is None:
-                yield _outdated(event, gradients.scales, latest.get(event.scaler))
+                yield _outdated(event, gradients.scales, latest[event.scaler])
 
 
-def _outdated(unscale: Unscale, scales: list[float], now: float | None) -> Sighting:
-    carried = scales[0] if scales else None
+def _outdated(unscale: Unscale, scales: list[float], update: Update) -> Sighting:
+    """Point to the update: it is what stands in the wrong place."""
+    carried, now = scales[0] if scales else None, update.after
+    then = f"{unscale.optimizer} is unscaled only at {unscale.site}"
     if carried == now or carried is None or now is None:
-        luck = f"the scale was {now:g} both times; the next change of it does harm"
-        return seen_at(unscale, luck if now else "the scales are not known", level=SUSPECT)
-    return seen_at(
-        unscale,
-        f"the gradients of {unscale.optimizer} carry {carried:g} and are divided by {now:g}",
-    )
+        luck = f"the scale was {now:g} both times" if now else "the scales are not known"
+        seen = f"{then}; {luck}, the next change of it does harm"
+        return seen_at(update, seen, level=SUSPECT)
+    return seen_at(update, f"{then}; its gradients carry {carried:g} and are divided by {now:g}")
 
 
 @rule(

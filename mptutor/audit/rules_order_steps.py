@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 
 from mptutor.audit.events import Clip, OptimizerStep, ScalerStep
+from mptutor.audit.gradients import looks_like_a_scale
 from mptutor.audit.rules import SUSPECT, WRONG, Evidence, Sighting, rule, seen_at
 
 Sightings = Iterator[Sighting]
@@ -111,11 +112,6 @@ def static_scale_not_divided(evidence: Evidence) -> Sightings:
         untouched = step.calls_seen and not step.edited and not gradients.edited
         if untouched and not gradients.scaled and any(map(looks_like_a_scale, factors)):
             yield seen_at(step, f"the loss was multiplied by {max(f for f in factors if f):g}")
-
-
-def looks_like_a_scale(factor: float | None) -> bool:
-    """Say whether a factor of the loss is a loss scale: weights of losses are no powers of two."""
-    return factor is not None and factor >= 64 and math.log2(factor).is_integer()
 
 
 @rule(

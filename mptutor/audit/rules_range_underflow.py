@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from mptutor.audit.events import Backward, OptimizerStep, Scale, ScalerStep
 from mptutor.audit.events_forward import Forward, LayerGradient
+from mptutor.audit.gradients import looks_like_a_scale
 from mptutor.audit.rules import SUSPECT, WRONG, Evidence, Sighting, rule, seen_at
-from mptutor.audit.rules_order_steps import looks_like_a_scale
 
 Sightings = Iterator[Sighting]
 

@@ -6,6 +6,7 @@ import os
 import sys
 
 from mptutor.audit.events import Backward, CompileAsked, ScalerStep
+from mptutor.audit.events_forward import Call, Forward
 from mptutor.audit.trace import Trace
 from mptutor.audit.watch_calls import compiled_code_exists
 
@@ -34,8 +35,21 @@ def what_was_not_seen(trace: Trace, problems: list[str]) -> list[str]:
             if learned
             else "No training was seen: neither a backward pass nor an optimizer step."
         )
+    unseen += _sampled(trace)
     counted = {text: problems.count(text) for text in problems}
     for text, times in counted.items():
         repeated = f" ({times} times)" if times > 1 else ""
         unseen.append(f"The audit itself: {text}{repeated}.")
     return unseen
+
+
+def _sampled(trace: Trace) -> list[str]:
+    """Say in how many of the steps the costlier tiers looked, if not in all of them."""
+    layers = len({f.step for f in trace.of(Forward) if f.leaf and f.step < trace.steps})
+    calls = len({c.step for c in trace.of(Call) if c.step < trace.steps})
+    if not calls or min(layers, calls) >= trace.steps:
+        return []
+    return [
+        f"Every layer was looked at in {layers} of {trace.steps} steps, every torch call in "
+        f"{calls}: what is counted there is counted in these."
+    ]

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from mptutor.audit.call_names import CASTS, FILLS, IGNORED, SYNCS, TAKES_CONSTANTS, VIEWS
 from mptutor.audit.call_probes import Probes
 from mptutor.audit.events_forward import Call, Sync, Values
-from mptutor.audit.recorder import Recorder, described
+from mptutor.audit.recorder import Recorder, described, parameters_of
 from mptutor.audit.seams import Seams
 from mptutor.audit.tensors import is_fake, readable, tensors_in
 from mptutor.audit.watch_gradients import GradientWatch
@@ -53,6 +53,8 @@ class CallWatch:
         self.as_accelerator = as_accelerator
         self._mode: _Mode | None = None
         self._budget_ends = AT_MOST
+        self._weights_at: set[int] = set()
+        self._weights_as_of = -1
 
     def install(self, seams: Seams) -> None:
         """Start to watch."""
@@ -164,7 +166,17 @@ class CallWatch:
             return "parameter"
         if x.data_ptr() in self.probes.gradients.owner_of:
             return "gradient"
+        if x.data_ptr() in self._addresses_of_weights():
+            return "parameter"
         return "a call not seen" if x.requires_grad else None
+
+    def _addresses_of_weights(self) -> set[int]:
+        """Return where the weights lie, so that `w.data` is known for what it is."""
+        if self._weights_as_of != self.recorder.step:
+            self._weights_as_of = self.recorder.step
+            weights = [p for o in list(self.recorder.optimizers) for p in parameters_of(o)]
+            self._weights_at = {w.data_ptr() for w in weights if readable(w)}
+        return self._weights_at
 
     def _facts(
         self, name: str, args: tuple, kwargs: dict, inputs: list[Values], output: Tensor | None

@@ -77,7 +77,7 @@ class LayerWatch:
         error = None if error is error_before else error
         if torch._C._current_autograd_node() is not None:
             return  # checkpointing computes the layer once more
-        root, leaf = not thread.modules, not module._modules
+        root, leaf = not thread.modules, _computes_by_itself(module)
         if root or error is not None or (leaf and self.recorder.look_at_layers):
             self._record(module, inputs, output, root, leaf, error)
 
@@ -174,8 +174,19 @@ def _floating(value: Any) -> list[Tensor]:
     return [x for x in tensors_in(value) if x.is_floating_point() and (readable(x) or is_fake(x))]
 
 
+def _computes_by_itself(module: nn.Module) -> bool:
+    """Say whether a module calls no others: attention holds one, but takes only its weights."""
+    return not module._modules or isinstance(module, nn.MultiheadAttention)
+
+
 def _product(module: nn.Module, outs: list[Tensor]) -> tuple[int, int, int] | None:
-    """Return (rows, outputs, inputs) of the matrix product a layer comes to."""
+    """Return (rows, outputs, inputs) of the matrix product a layer comes to.
+
+    Of `nn.MultiheadAttention` it is that of the projections to queries, keys and values.
+    """
+    if isinstance(module, nn.MultiheadAttention) and outs:
+        width = module.embed_dim
+        return outs[0].numel() // width, 3 * width, width
     weight = getattr(module, "weight", None)
     if not outs or not isinstance(weight, Tensor) or not weight.numel():
         return None

@@ -299,6 +299,38 @@ def _with_average(update, dtype):
                 update(a, p)
 
 
+def _log_the_loss(total, log):
+    model, optimizer, _ = training()
+    for x, y in batches():
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        total = log(total, loss.detach())
+        optimizer.step()
+
+
+@fires("total_in_16_bits")
+def total_of_the_loss_in_fp16():
+    def log(total, loss):
+        total += loss
+        return total
+
+    _log_the_loss(torch.zeros((), dtype=FP16), log)
+
+
+@silent("total_in_16_bits")
+def total_of_the_loss_in_fp32():
+    _log_the_loss(torch.zeros(()), lambda total, loss: total.add_(loss))
+
+
+@silent("total_in_16_bits")
+def average_of_the_loss_in_fp16():
+    """An average of decay 0.9 forgets: it is no total."""
+    _log_the_loss(
+        torch.zeros((), dtype=FP16), lambda total, loss: total.mul_(0.9).add_(loss, alpha=0.1)
+    )
+
+
 @fires("average_stalls")
 def average_in_bf16():
     _with_average(lambda a, p: a.mul_(0.9995).add_(p, alpha=0.0005), BF16)

@@ -30,6 +30,28 @@ def layers_of_sixty_four():
     bf16_loop(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)), 64, 64)
 
 
+class _Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+        self.head = nn.Linear(64, 3)
+
+    def forward(self, x):
+        return self.head(self.layer(x.view(-1, 8, 64)).mean(1))
+
+
+@silent("layers_too_small")
+def attention_counts_as_a_product():
+    """Of four products one is small: those of nn.MultiheadAttention call no layer of their own."""
+    bf16_loop(_Encoder(), inputs=512)
+
+
+@silent("sides_not_multiple_of_8")
+def a_layer_that_is_small_anyway():
+    """One remark is enough: three classes are too few to gain, so eight would be."""
+    bf16_loop(nn.Sequential(nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 3)), 64, 512)
+
+
 @fires("sides_not_multiple_of_8")
 def vocabulary_of_1001():
     bf16_loop(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1001)), 64, 64)

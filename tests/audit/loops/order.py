@@ -52,6 +52,32 @@ def norm_clipped_by_hand():
         scaler.update()
 
 
+def _static_scale(scale, clip_first):
+    model, optimizer, _ = training()
+    for x, y in batches():
+        optimizer.zero_grad()
+        with amp():
+            loss = F.cross_entropy(model(x), y)
+        (loss * scale).backward()
+        if clip_first:
+            clip_grad_norm_(model.parameters(), 1.0)
+        for p in model.parameters():
+            p.grad /= scale
+        if not clip_first:
+            clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+@fires("clip_before_unscale")
+def clipped_before_a_division_by_hand():
+    _static_scale(1024.0, clip_first=True)
+
+
+@silent("clip_before_unscale", "static_scale_not_divided")
+def clipped_after_a_division_by_hand():
+    _static_scale(1024.0, clip_first=False)
+
+
 @fires("clip_before_unscale")
 def unscaled_after_the_clip():
     model, optimizer, scaler = training()

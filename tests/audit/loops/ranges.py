@@ -203,6 +203,15 @@ def gradients_with_inf_looked_at():
         scaler.update()
 
 
+@silent("input_not_finite")
+def nan_in_a_weight_replaced():
+    """The weight was not sound, which is no fault of the data."""
+    model, optimizer, scaler = training()
+    model[0].weight.data[0, 0] = float("nan")
+    model[0].weight.data = torch.nan_to_num(model[0].weight.data)
+    amp_loop(model, optimizer, scaler)
+
+
 def _rotary(first_position, with_autocast):
     model, optimizer, _ = training()
     frequencies = 1 / 10 ** (torch.arange(16) / 4)
