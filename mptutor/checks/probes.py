@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mptutor.checks.plain import pack
+from mptutor.checks.probes_autocast import differentiate_function, differentiate_loss
 from mptutor.checks.probes_looks import take_a_look
 from mptutor.checks.probes_loops import drive_loop
 from mptutor.checks.probes_steps import take_scaled_steps
@@ -48,6 +49,8 @@ def drive_scaler(written: Callable[[float, int], Any], inputs: Sequence[Any]) ->
 #: The probes a task can name. A new kind of exercise adds its own here.
 PROBES: dict[str, Probe] = {
     "call": call,
+    "differentiate_function": differentiate_function,
+    "differentiate_loss": differentiate_loss,
     "drive_scaler": drive_scaler,
     "drive_loop": drive_loop,
     "take_scaled_steps": take_scaled_steps,
