@@ -9,7 +9,9 @@ function fp8Histogram(choices, { choosePower }) {
   const [low, high] = choices.axis;
   const zones = shape("g");
   const bars = shape("g");
-  const svg = shape("svg", { class: "mpt-histogram", height: HISTOGRAM.height, role: "img" }, zones, bars);
+  const y = HISTOGRAM.height - HISTOGRAM.bottom - 22;
+  const name = shape("text", { class: "mpt-outlier-name", y, "text-anchor": "middle" });
+  const svg = shape("svg", { class: "mpt-histogram", height: HISTOGRAM.height, role: "img" }, zones, bars, name);
   const node = element("div", { class: "mpt-chart" }, svg);
   let shown = null;
   let drawn = {};
@@ -24,6 +26,7 @@ function fp8Histogram(choices, { choosePower }) {
     if (drawn.width !== width || drawn.values !== values)
       bars.replaceChildren(...drawValues(values, choices, step()));
     bars.setAttribute("transform", `translate(${shift * step()} 0)`);
+    nameOutlier(name, shown, choices, step());
     svg.setAttribute("aria-label", fp8HistogramLabel(shown));
     svg.classList.toggle("mpt-held", !shown.isDragged);
     drawn = { width, fmt, values };
@@ -53,7 +56,7 @@ function fp8HistogramLabel({ tensor, fmt, shares, scaleSaid }) {
   return `Histogram of the ${tensor} with ${scaleSaid} by exponent, over the zones of ${fmt.name}: ${parts.join(", ")}.`;
 }
 
-// Bars for all values; in front of them, hatched apart by hue and named, those of an outlier channel.
+// Bars for all values, and in front of them, outlined and in another hue, those of an outlier channel.
 function drawValues({ exponents, outlier }, { axis: [low] }, step) {
   const base = HISTOGRAM.height - HISTOGRAM.bottom;
   const most = Math.max(...exponents.map(([, n]) => n));
@@ -62,13 +65,17 @@ function drawValues({ exponents, outlier }, { axis: [low] }, step) {
     const x = (exponent - low) * step + 0.5;
     return shape("rect", { class: name, x, y: base - height, width: Math.max(step - 1, 1), height });
   };
-  const all = exponents.map(bar(1.5, "mpt-bars"));
-  if (!outlier.length) return all;
   // The channel is a small part of the tensor: drawn to scale it would hardly be seen.
-  const channel = outlier.map(bar(14, "mpt-outlier-bars"));
-  const middle = (outlier[0][0] + outlier.at(-1)[0] + 1) / 2;
-  const at = { x: (middle - low) * step, y: base - 22, "text-anchor": "middle" };
-  return [...all, ...channel, shape("text", { class: "mpt-outlier-name", ...at }, "outlier channel")];
+  return [...exponents.map(bar(1.5, "mpt-bars")), ...outlier.map(bar(14, "mpt-outlier-bars"))];
+}
+
+// The name stays in sight, at the edge that the channel has left by.
+function nameOutlier(name, { values: { outlier }, shift }, { axis: [low, high] }, step) {
+  name.textContent = outlier.length ? "outlier channel" : "";
+  if (!outlier.length) return;
+  const middle = (outlier[0][0] + outlier.at(-1)[0] + 1) / 2 + shift;
+  if (middle > high) name.textContent += " →";
+  name.setAttribute("x", between((middle - low) * step, 66, (high - low) * step - 66));
 }
 
 // -- the scale -------------------------------------------------------------------------------------

@@ -58,15 +58,17 @@ function sentence({ scaleSaid, fmt, tensor, counts, shares, error }) {
     `Mean relative error: ${Number((100 * error).toPrecision(3))} %.`;
 }
 
-// A scale as people read it: a power of two where it is one.
+// A scale as people read it: a power of two where it is one, else to three digits.
 function scaleText(power) {
-  return Number.isInteger(power) ? `2${superscript(power)}` : shortNumber(2 ** power, 3);
+  if (Number.isInteger(power)) return `2${superscript(power)}`;
+  const scale = Number((2 ** power).toPrecision(3));
+  return scale < 1000 ? shortNumber(scale) : count(scale);
 }
 
 function amaxSentence({ isDragged, amaxPower, scales, range }) {
   if (isDragged) {
     const below = superscript(Math.floor(amaxPower));
-    return `The amax asks for a scale of ${scaleText(amaxPower)}; the largest power of two up to there is 2${below}.`;
+    return `The amax asks for a scale of about ${scaleText(amaxPower)}; the largest power of two up to there is 2${below}.`;
   }
   return `${count(scales)} scales, each chosen by its own amax, from ${scaleText(range[0])} to ${scaleText(range[1])}.`;
 }
