@@ -67,6 +67,11 @@ def detector() -> nn.Sequential:
     return nn.Sequential(nn.Linear(FEATURES, 64), nn.ReLU(), nn.Linear(64, 1))
 
 
+def reader() -> nn.ModuleDict:
+    """Build two layers that read a sequence position by position: 32 -> 64 -> 3."""
+    return nn.ModuleDict({"widen": nn.Linear(FEATURES, 64), "head": nn.Linear(64, CLASSES)})
+
+
 def patient(
     build: Callable[[], nn.Module] = classifier,
     *,
@@ -84,8 +89,8 @@ def patient(
     Parameters
     ----------
     build
-        `classifier`, `attention` (batches of sequences, 16 long) or `detector` (labels 0.0 and
-        1.0).
+        `classifier`, `attention` or `reader` (batches of sequences, 16 long), or `detector` (labels
+        0.0 and 1.0).
     steps, batch
         How many batches there are, and their size.
     lr, adam
@@ -102,7 +107,7 @@ def patient(
     kind = torch.optim.Adam if adam else torch.optim.SGD
     scaler = torch.amp.GradScaler("cpu", init_scale=init_scale, growth_interval=growth_interval)
     draw = torch.Generator().manual_seed(seed)
-    shape = (batch, 16, FEATURES) if build is attention else (batch, FEATURES)
+    shape = (batch, 16, FEATURES) if build in (attention, reader) else (batch, FEATURES)
     batches = []
     for _ in range(steps):
         x = torch.randn(shape, generator=draw)
