@@ -51,12 +51,16 @@ class MeansResult(Result):
         rows: dict[tuple[str, str], dict[str, Cell]] = {}
         for m in self.means:
             row = rows.setdefault((m.fmt, m.way), {"on the wire": m.fmt, "way": m.way})
-            row[f"{m.value:.4g} twice"] = m.mean
+            row[f"{_told(m.value)} on both"] = m.mean
         return list(rows.values())
 
     def of(self, fmt: str, way: str) -> dict[float, float]:
         """Return the mean of each number."""
         return {m.value: m.mean for m in self.means if (m.fmt, m.way) == (fmt, way)}
+
+
+def _told(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1 else f"2^{math.log2(value):g}"
 
 
 @dataclass(frozen=True)
@@ -152,8 +156,8 @@ class SkipsResult(Result):
         return [
             {
                 "loop": s.loop,
-                "scale before": s.scale_before,
-                **{f"rank {rank}: scale": scale for rank, scale in enumerate(s.scales)},
+                "scale before": int(s.scale_before),
+                **{f"rank {rank}: scale": int(scale) for rank, scale in enumerate(s.scales)},
                 **{f"rank {rank}: stepped": moved for rank, moved in enumerate(s.stepped)},
                 "together": s.together,
             }
