@@ -46,7 +46,7 @@ def faults_of(loop, p):
 
 @pytest.mark.parametrize("letter", "ABCDEF")
 def test_the_audit_names_the_causes_that_the_check_expects(exercise, letter):
-    task = find_task("11.4")
+    task = find_task("11.7")
     faults = faults_of(exercise[f"loop_{letter.lower()}"], patient(**PATIENTS.get(letter, {})))
     expected = task.reference(letter)
     assert task.agree(expected, [f for f in faults if f != "weights_not_finite"]), faults

@@ -18,7 +18,7 @@ from typing import Any
 from mptutor.checks.plain import pack
 from mptutor.checks.probes_autocast import differentiate_function, differentiate_loss
 from mptutor.checks.probes_looks import take_a_look
-from mptutor.checks.probes_loops import drive_loop
+from mptutor.checks.probes_loops import drive_average, drive_loop
 from mptutor.checks.probes_ranks import drive_ranks
 from mptutor.checks.probes_steps import take_scaled_steps
 
@@ -54,6 +54,7 @@ PROBES: dict[str, Probe] = {
     "differentiate_loss": differentiate_loss,
     "drive_scaler": drive_scaler,
     "drive_loop": drive_loop,
+    "drive_average": drive_average,
     "drive_ranks": drive_ranks,
     "take_scaled_steps": take_scaled_steps,
     "take_a_look": take_a_look,

@@ -1,0 +1,89 @@
+"""What the tasks of lesson 11 that mend a loop have in common: cases, comparison, beliefs.
+
+A mended loop is graded by what it does: the findings that the audit still has, the dtype its layers
+compute in, its scales and skips, and the weights it ends with. What it looks like plays no part, so
+any right order and any right repair will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from mptutor.checks.probes_loops import drive_loop
+from mptutor.checks.task import Case, Misunderstanding
+
+# Headings of lesson 11 that the hints send the learner back to.
+FIRST = "NaN from the first step"
+GUARD = "NaN now and then"
+AFTER = "NaN after a while, for good"
+FLAT = "Flat, without a word"
+LITTLE = "Learns, but too little"
+HIDE = "Repairs that hide"
+CHART = "The flow chart"
+
+
+def cases_of(model: str, settings: dict[str, dict[str, Any]]) -> Callable[[int], list[Case]]:
+    """Return what draws the cases of a seed: the same settings, other weights and data."""
+
+    def cases(seed: int) -> list[Case]:
+        return [
+            Case(f"{label}, seed {seed}", (model, {"steps": 6, "seed": seed, **setting}))
+            for label, setting in settings.items()
+        ]
+
+    return cases
+
+
+def alike_within(
+    tolerance: float, exact: Sequence[str] = ("layers in", "weights in", "steps", "scales")
+) -> Callable[[Any, Any], bool]:
+    """Compare two trainings: what was done exactly, the weights within a tolerance."""
+
+    def agree(expected: Any, got: Any) -> bool:
+        if not isinstance(got, dict) or got.keys() != expected.keys():
+            return False
+        a, b = expected["weights"], got["weights"]
+        return (
+            all(expected[key] == got[key] for key in exact)
+            and _no_worse(expected["findings"], got["findings"])
+            and isinstance(b, torch.Tensor)
+            and a.shape == b.shape
+            and torch.allclose(a, b, rtol=0, atol=tolerance, equal_nan=True)
+        )
+
+    return agree
+
+
+def _no_worse(expected: list[str], got: Any) -> bool:
+    """Compare findings, without those that depend on the numbers and not on the loop.
+
+    Two right loops may come differently close to a limit, and the batches are finite in any case.
+    """
+    aside = {"little_headroom", "skips_persist", "input_not_finite"}
+    return isinstance(got, list) and set(got) - aside == set(expected) - aside
+
+
+def driven(loop: Callable[[Any], Any], probe: Callable[..., Any] = drive_loop) -> Callable:
+    """Return what a loop does with the inputs of a case; it does the same each time."""
+    done: dict[str, Any] = {}
+
+    def drive(*inputs: Any) -> Any:
+        if repr(inputs) not in done:
+            done[repr(inputs)] = probe(loop, inputs)
+        return done[repr(inputs)]
+
+    return drive
+
+
+def belief(
+    name: str,
+    reread: str,
+    loop: Callable[[Any], Any],
+    hint: str,
+    probe: Callable[..., Any] = drive_loop,
+) -> Misunderstanding:
+    """Return the misunderstanding of those who would mend the loop like this one."""
+    return Misunderstanding(name, hint, driven(loop, probe), reread)
