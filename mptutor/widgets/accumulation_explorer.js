@@ -10,7 +10,7 @@ const ROUNDING_NAMES = {
   stochastic: "stochastic",
 };
 
-// -- where the sum stands ---------------------------------------------------------------------------
+// -- where the sum stands -------------------------------------------------------------------------
 
 function explore({ n, accumulator, rounding, term, series, choices }) {
   const position = Math.min(Math.max(Math.round(n / choices.every), 0), choices.n / choices.every);
@@ -53,18 +53,22 @@ function nextAddition(total, term, fmt, rounding) {
 // Where the sum stands and what the next term will do, in two sentences.
 function sentence(view) {
   const { fmt, n, total, totals, exact, rounding, lastChange, standsStill, next } = view;
-  if (n === 0) return `Nothing has been added yet. The first term is ${shortNumber(next.term, 4)} in ${fmt.name}.`;
+  if (n === 0)
+    return `Nothing has been added yet. The first term is ${shortNumber(next.term, 4)} in ${fmt.name}.`;
   const after = `After ${count(n)} terms`;
   const aim = `exact is ${shortNumber(exact, 5)}`;
   if (!next) return `${after} the ${fmt.name} sum has overflowed to ∞; ${aim}.`;
   if (rounding === "stochastic") {
     const mean = totals.reduce((a, b) => a + b) / totals.length;
     const [low, high] = [Math.min(...totals), Math.max(...totals)].map((x) => shortNumber(x, 5));
-    return `${after} the ${totals.length} ${fmt.name} sums lie between ${low} and ${high}, on average at ` +
-      `${shortNumber(mean, 5)}; ${aim}. ${countsAs(view)}`;
+    return (
+      `${after} the ${totals.length} ${fmt.name} sums lie between ${low} and ${high}, on average at ` +
+      `${shortNumber(mean, 5)}; ${aim}. ${countsAs(view)}`
+    );
   }
   const stands = `${after} the ${fmt.name} sum is ${shortNumber(total, 6)}; ${aim}.`;
-  if (standsStill) return `${stands} It has stood still since term ${count(lastChange)}: a term is ${inUlps(next)}.`;
+  if (standsStill)
+    return `${stands} It has stood still since term ${count(lastChange)}: a term is ${inUlps(next)}.`;
   return `${stands} ${countsAs(view)}`;
 }
 
@@ -86,7 +90,7 @@ function inUlps({ term, ulp }) {
   return `${shortNumber(steps, steps < 100 ? 3 : 6)} ulp`;
 }
 
-// -- the controls -----------------------------------------------------------------------------------
+// -- the controls ---------------------------------------------------------------------------------
 
 function termSlider(choices, choose) {
   const input = control("input", {
@@ -105,13 +109,16 @@ function termSlider(choices, choose) {
   return { node: element("div", { class: "mpt-terms-track" }, input), update };
 }
 
-// -- the facts --------------------------------------------------------------------------------------
+// -- the facts ------------------------------------------------------------------------------------
 
 function factList() {
   const node = element("dl", { class: "mpt-facts" });
   const update = (view) => {
-    node.replaceChildren(...factsOf(view).map(([term, fact]) =>
-      element("div", {}, element("dt", {}, term), element("dd", {}, fact))));
+    node.replaceChildren(
+      ...factsOf(view).map(([term, fact]) =>
+        element("div", {}, element("dt", {}, term), element("dd", {}, fact)),
+      ),
+    );
   };
   return { node, update };
 }
@@ -128,30 +135,56 @@ function factsOf({ total, exact, lastChange, next, rounding }) {
   return [...facts, ["1 ulp of the sum", shortNumber(next.ulp, 4)], ["term", inUlps(next)]];
 }
 
-// -- all together -----------------------------------------------------------------------------------
+// -- all together ---------------------------------------------------------------------------------
 
 function render({ model, el }) {
   const { root, leave } = createStage(el, "Accumulation explorer");
   root.classList.add("mpt-accumulation");
   const readout = createReadout();
   const names = ["n", "accumulator", "rounding", "term"];
-  const state = () => Object.fromEntries([...names, "series", "choices"].map((name) => [name, model.get(name)]));
+  const state = () =>
+    Object.fromEntries([...names, "series", "choices"].map((name) => [name, model.get(name)]));
   const { choices } = state();
   const choose = (changes) => changeModel(model, changes);
   const controls = [
-    choice("Accumulator", "accumulator", choices.formats.map(({ name }) => [name, name]), choose),
-    choice("Rounding", "rounding", choices.roundings.map((mode) => [mode, ROUNDING_NAMES[mode]]), choose),
-    choice("Term", "term", choices.terms.map((term) => [term, term]), choose),
+    choice(
+      "Accumulator",
+      "accumulator",
+      choices.formats.map(({ name }) => [name, name]),
+      choose,
+    ),
+    choice(
+      "Rounding",
+      "rounding",
+      choices.roundings.map((mode) => [mode, ROUNDING_NAMES[mode]]),
+      choose,
+    ),
+    choice(
+      "Term",
+      "term",
+      choices.terms.map((term) => [term, term]),
+      choose,
+    ),
   ];
   const chart = sumChart(choices, choose);
   const slider = termSlider(choices, choose);
   const line = additionLine();
   const facts = factList();
-  const help = element("p", { class: "mpt-help" },
+  const help = element(
+    "p",
+    { class: "mpt-help" },
     `Drag in the chart or the slider. Keys on the slider: ← → add or take away ${choices.every} terms, `,
-    "Page Up and Page Down more, Home and End go to the ends.");
-  root.append(element("div", { class: "mpt-bar" }, ...controls.map(({ node }) => node)),
-    readout.node, chart.node, slider.node, line.node, facts.node, help);
+    "Page Up and Page Down more, Home and End go to the ends.",
+  );
+  root.append(
+    element("div", { class: "mpt-bar" }, ...controls.map(({ node }) => node)),
+    readout.node,
+    chart.node,
+    slider.node,
+    line.node,
+    facts.node,
+    help,
+  );
   const redraw = redrawOn(model, names, () => {
     const now = state();
     const view = explore(now);

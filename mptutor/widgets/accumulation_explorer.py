@@ -159,7 +159,12 @@ class AccumulationExplorer(LiveFigure):
     """
 
     _esm = javascript(
-        "numbers", "formats", "controls", "accumulation_chart", "accumulation_explorer"
+        "numbers",
+        "formats",
+        "controls",
+        "accumulation_chart",
+        "accumulation_line",
+        "accumulation_explorer",
     )
     _css = stylesheet("controls", "accumulation_explorer")
 

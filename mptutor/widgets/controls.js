@@ -9,14 +9,21 @@ function choice(label, trait, options, choose) {
   const inputs = options.map(([value]) =>
     control("input", { type: "radio", name, value, onchange: () => choose({ [trait]: value }) }),
   );
-  const labels = options.map(([, text], i) => element("label", { class: "mpt-option" }, inputs[i], text));
-  const node = element("div", { class: "mpt-choice", role: "radiogroup", "aria-label": label },
-    element("span", { class: "mpt-label", "aria-hidden": "true" }, label), ...labels);
-  const update = (state) => inputs.forEach((input) => (input.checked = input.value === state[trait]));
+  const labels = options.map(([, text], i) =>
+    element("label", { class: "mpt-option" }, inputs[i], text),
+  );
+  const node = element(
+    "div",
+    { class: "mpt-choice", role: "radiogroup", "aria-label": label },
+    element("span", { class: "mpt-label", "aria-hidden": "true" }, label),
+    ...labels,
+  );
+  const update = (state) =>
+    inputs.forEach((input) => (input.checked = input.value === state[trait]));
   return { node, update };
 }
 
-// -- numbers in sentences ---------------------------------------------------------------------------
+// -- numbers in sentences -------------------------------------------------------------------------
 
 function percentText(share) {
   return `${shortNumber(100 * share, 3)} %`;

@@ -13,12 +13,16 @@ function scaleChart(choices, choose) {
     const width = node.clientWidth;
     if (!view || !width) return;
     svg.setAttribute("viewBox", `0 0 ${width} ${SCALES.height}`);
-    svg.setAttribute("aria-label", `Loss scale against training step, on a log scale. ${summary(view)}`);
+    svg.setAttribute(
+      "aria-label",
+      `Loss scale against training step, on a log scale. ${summary(view)}`,
+    );
     svg.replaceChildren(...drawScales(view, width));
   };
   const stepAt = (event) => {
     const { left } = node.getBoundingClientRect();
-    const part = (event.clientX - left - SCALES.left) / (node.clientWidth - SCALES.left - SCALES.right);
+    const part =
+      (event.clientX - left - SCALES.left) / (node.clientWidth - SCALES.left - SCALES.right);
     return Math.round(between(part, 0, 1) * (choices.gradients.length - 1));
   };
   svg.addEventListener("pointerdown", (event) => {
@@ -52,15 +56,24 @@ function edgesOf({ steps, choices, spikes }) {
 
 // From steps and scales to pixels.
 function scalesToPixels({ steps, finalScale }, edges, width) {
-  const logs = [...steps.map(({ scale }) => scale), finalScale].filter((scale) => scale > 0).map(Math.log2);
+  const logs = [...steps.map(({ scale }) => scale), finalScale]
+    .filter((scale) => scale > 0)
+    .map(Math.log2);
   const ends = [...logs, ...edges.map(({ overflow }) => overflow)];
   const [low, high] = [Math.min(...ends) - 2, Math.max(...ends) + 2];
   const touchesZero = steps.some(({ scale }) => scale === 0);
   const [right, floor] = [width - SCALES.right, SCALES.height - SCALES.bottom];
   const bottom = touchesZero ? floor - ZERO_GAP : floor;
-  const yOf = (log) => bottom - ((between(log, low, high) - low) / (high - low)) * (bottom - SCALES.top);
+  const yOf = (log) =>
+    bottom - ((between(log, low, high) - low) / (high - low)) * (bottom - SCALES.top);
   return {
-    low, high, right, bottom, floor, touchesZero, yOf,
+    low,
+    high,
+    right,
+    bottom,
+    floor,
+    touchesZero,
+    yOf,
     x: (step) => SCALES.left + (step / (steps.length - 1)) * (right - SCALES.left),
     y: (scale) => (scale > 0 ? yOf(Math.log2(scale)) : floor - 6),
   };
@@ -82,15 +95,32 @@ function drawScales(view, width) {
 function drawZones({ steps, nans }, edges, { x, yOf, low, high, bottom }) {
   const half = (x(1) - x(0)) / 2;
   const outline = (pick, to) => {
-    const points = edges.map((edge, i) => `${(x(i) - half).toFixed(1)} ${yOf(edge[pick]).toFixed(1)}H${(x(i) + half).toFixed(1)}`);
+    const points = edges.map(
+      (edge, i) =>
+        `${(x(i) - half).toFixed(1)} ${yOf(edge[pick]).toFixed(1)}H${(x(i) + half).toFixed(1)}`,
+    );
     return `M${x(0) - half} ${to}L${points.join("L")}V${to}Z`;
   };
-  const zones = [shape("path", { class: "mpt-zone-infinite mpt-zone", d: outline("overflow", yOf(high)) })];
+  const zones = [
+    shape("path", { class: "mpt-zone-infinite mpt-zone", d: outline("overflow", yOf(high)) }),
+  ];
   if (edges.some(({ flushed }) => flushed > low))
-    zones.push(shape("path", { class: "mpt-zone-flushed mpt-zone", d: outline("flushed", bottom) }));
+    zones.push(
+      shape("path", { class: "mpt-zone-flushed mpt-zone", d: outline("flushed", bottom) }),
+    );
   const broken = nans.filter((i) => i >= 0 && i < steps.length);
-  return [...zones, ...broken.map((i) => shape("rect",
-    { class: "mpt-zone-infinite mpt-zone", x: x(i) - half, width: 2 * half, y: yOf(high), height: bottom - yOf(high) }))];
+  return [
+    ...zones,
+    ...broken.map((i) =>
+      shape("rect", {
+        class: "mpt-zone-infinite mpt-zone",
+        x: x(i) - half,
+        width: 2 * half,
+        y: yOf(high),
+        height: bottom - yOf(high),
+      }),
+    ),
+  ];
 }
 
 function drawScaleAxes({ steps }, { x, yOf, low, high, right, floor, touchesZero }) {
@@ -101,12 +131,39 @@ function drawScaleAxes({ steps }, { x, yOf, low, high, right, floor, touchesZero
   return [
     ...powers.flatMap((n) => [
       shape("line", { class: "mpt-gridline", x1: SCALES.left, x2: right, y1: yOf(n), y2: yOf(n) }),
-      shape("text", { class: "mpt-tick-label", x: SCALES.left - 8, y: yOf(n) + 4, "text-anchor": "end" },
-        "2", shape("tspan", { dy: -4, "font-size": 9 }, signed(n))),
+      shape(
+        "text",
+        { class: "mpt-tick-label", x: SCALES.left - 8, y: yOf(n) + 4, "text-anchor": "end" },
+        "2",
+        shape("tspan", { dy: -4, "font-size": 9 }, signed(n)),
+      ),
     ]),
-    ...(touchesZero ? [shape("text", { class: "mpt-tick-label mpt-strong", x: SCALES.left - 8, y: floor - 2, "text-anchor": "end" }, "0")] : []),
-    ...counts.map((n) => shape("text", { class: "mpt-tick-label", x: x(n), y: floor + 18, "text-anchor": "middle" }, n)),
-    shape("text", { class: "mpt-tick-label", x: right, y: floor + 18, "text-anchor": "end" }, `${steps.length} steps`),
+    ...(touchesZero
+      ? [
+          shape(
+            "text",
+            {
+              class: "mpt-tick-label mpt-strong",
+              x: SCALES.left - 8,
+              y: floor - 2,
+              "text-anchor": "end",
+            },
+            "0",
+          ),
+        ]
+      : []),
+    ...counts.map((n) =>
+      shape(
+        "text",
+        { class: "mpt-tick-label", x: x(n), y: floor + 18, "text-anchor": "middle" },
+        n,
+      ),
+    ),
+    shape(
+      "text",
+      { class: "mpt-tick-label", x: right, y: floor + 18, "text-anchor": "end" },
+      `${steps.length} steps`,
+    ),
   ];
 }
 
@@ -116,23 +173,41 @@ function drawRuin({ ruinedAt }, { x, right, floor }) {
   const from = x(ruinedAt);
   const room = right - from > 120;
   return [
-    shape("rect", { class: "mpt-ruin", x: from, width: Math.max(right - from, 2), y: SCALES.top, height: floor - SCALES.top }),
-    shape("text", { class: "mpt-tick-label mpt-strong", x: room ? from + 6 : from - 6, y: SCALES.top + 16,
-      "text-anchor": room ? "start" : "end" }, "weights are NaN"),
+    shape("rect", {
+      class: "mpt-ruin",
+      x: from,
+      width: Math.max(right - from, 2),
+      y: SCALES.top,
+      height: floor - SCALES.top,
+    }),
+    shape(
+      "text",
+      {
+        class: "mpt-tick-label mpt-strong",
+        x: room ? from + 6 : from - 6,
+        y: SCALES.top + 16,
+        "text-anchor": room ? "start" : "end",
+      },
+      "weights are NaN",
+    ),
   ];
 }
 
 function stairs({ steps, finalScale }, { x, y, right }) {
   const moves = steps.map(({ scale }, i) => {
     if (i && scale === steps[i - 1].scale) return "";
-    return i ? `H${x(i).toFixed(1)}V${y(scale).toFixed(1)}` : `M${x(0).toFixed(1)} ${y(scale).toFixed(1)}`;
+    return i
+      ? `H${x(i).toFixed(1)}V${y(scale).toFixed(1)}`
+      : `M${x(0).toFixed(1)} ${y(scale).toFixed(1)}`;
   });
   return `${moves.join("")}H${right}${finalScale === steps.at(-1).scale ? "" : `V${y(finalScale).toFixed(1)}`}`;
 }
 
 function drawStepMark({ kind }, x, y) {
-  if (kind === "skipped") return [shape("path", { class: "mpt-skip", d: `M${x - 4} ${y - 4}l8 8m0 -8l-8 8` })];
-  if (kind === "ruined") return [shape("path", { class: "mpt-ruin-mark", d: `M${x} ${y - 8}l7 14h-14Z` })];
+  if (kind === "skipped")
+    return [shape("path", { class: "mpt-skip", d: `M${x - 4} ${y - 4}l8 8m0 -8l-8 8` })];
+  if (kind === "ruined")
+    return [shape("path", { class: "mpt-ruin-mark", d: `M${x} ${y - 8}l7 14h-14Z` })];
   return [];
 }
 
@@ -144,10 +219,14 @@ function drawLooked({ steps, step }, { x, y, floor }) {
 }
 
 function scaleLegend() {
-  const zone = (name, label) => element("span", { class: "mpt-key" }, element("i", { class: `mpt-zone-${name}` }), label);
-  return element("div", { class: "mpt-legend" },
+  const zone = (name, label) =>
+    element("span", { class: "mpt-key" }, element("i", { class: `mpt-zone-${name}` }), label);
+  return element(
+    "div",
+    { class: "mpt-legend" },
     element("span", { class: "mpt-key" }, element("i", { class: "mpt-scale-key" }), "the scale"),
     zone("infinite", "here the step overflows FP16"),
     zone("flushed", "here all gradients become 0"),
-    element("span", { class: "mpt-key" }, "✕ step skipped"));
+    element("span", { class: "mpt-key" }, "✕ step skipped"),
+  );
 }

@@ -5,12 +5,22 @@ const MANY = 166;
 
 function exponentSlider({ exponents: [low, high] }, choose) {
   const input = control("input", {
-    type: "range", class: "mpt-slider", min: low, max: high, step: 1, "aria-label": "Initial scale, a power of two",
+    type: "range",
+    class: "mpt-slider",
+    min: low,
+    max: high,
+    step: 1,
+    "aria-label": "Initial scale, a power of two",
     oninput: () => choose({ init_exponent: Number(input.value) }),
   });
   const shown = element("output", { class: "mpt-shown" });
-  const node = element("div", { class: "mpt-label mpt-init" }, "Initial scale",
-    element("div", { class: "mpt-plain-track" }, input), shown);
+  const node = element(
+    "div",
+    { class: "mpt-label mpt-init" },
+    "Initial scale",
+    element("div", { class: "mpt-plain-track" }, input),
+    shown,
+  );
   const update = ({ start }) => {
     const exponent = binade(start.scale);
     input.value = exponent;
@@ -20,12 +30,13 @@ function exponentSlider({ exponents: [low, high] }, choose) {
   return { node, update };
 }
 
-// -- accidents ------------------------------------------------------------------------------------------
+// -- accidents ------------------------------------------------------------------------------------
 
 // What an accident at `step` makes of the two lists; asked for twice it goes away.
 function withAccident({ spikes, nans, step }, kind) {
   const without = (steps) => steps.filter((i) => i !== step);
-  const toggled = (steps) => (steps.includes(step) ? without(steps) : [...steps, step].sort((a, b) => a - b));
+  const toggled = (steps) =>
+    steps.includes(step) ? without(steps) : [...steps, step].sort((a, b) => a - b);
   if (kind === "spike") return { spikes: toggled(spikes), nans: without(nans) };
   if (kind === "nan") return { spikes: without(spikes), nans: toggled(nans) };
   return { spikes: without(spikes), nans: without(nans) };
@@ -39,25 +50,42 @@ function withManyNaNs({ nans, step, choices }) {
 
 function accidentButtons(now, choose) {
   const button = (label, title, change) =>
-    control("button", { type: "button", class: "mpt-button", title, onclick: () => choose(change()) }, label);
+    control(
+      "button",
+      { type: "button", class: "mpt-button", title, onclick: () => choose(change()) },
+      label,
+    );
   const accident = (kind) => () => withAccident(now(), kind);
-  return element("div", { class: "mpt-bar" },
+  return element(
+    "div",
+    { class: "mpt-bar" },
     element("span", { class: "mpt-label", "aria-hidden": "true" }, "At this step"),
-    element("div", { class: "mpt-buttons", role: "group", "aria-label": "Accidents at this step" },
+    element(
+      "div",
+      { class: "mpt-buttons", role: "group", "aria-label": "Accidents at this step" },
       button("spike × 1000 (S)", "Gradients a thousand times larger", accident("spike")),
       button("NaN batch (N)", "Gradients that are NaN", accident("nan")),
       button(`${MANY} NaN batches`, "From here on", () => withManyNaNs(now())),
       button("healthy (Delete)", "Take the accident away", accident("none")),
-      button("all healthy", "Take all accidents away", () => ({ spikes: [], nans: [] }))));
+      button("all healthy", "Take all accidents away", () => ({ spikes: [], nans: [] })),
+    ),
+  );
 }
 
 function stepSlider(now, choose) {
   const { choices } = now();
   const input = control("input", {
-    type: "range", class: "mpt-slider", min: 0, max: choices.gradients.length - 1, step: 1, "aria-label": "Step to look at",
+    type: "range",
+    class: "mpt-slider",
+    min: 0,
+    max: choices.gradients.length - 1,
+    step: 1,
+    "aria-label": "Step to look at",
     oninput: () => choose({ step: Number(input.value) }),
     onkeydown: (event) => {
-      const kind = { s: "spike", n: "nan", delete: "none", backspace: "none" }[event.key.toLowerCase()];
+      const kind = { s: "spike", n: "nan", delete: "none", backspace: "none" }[
+        event.key.toLowerCase()
+      ];
       if (!kind || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
       choose(withAccident(now(), kind));
@@ -65,19 +93,36 @@ function stepSlider(now, choose) {
   });
   const update = (view) => {
     input.value = view.step;
-    input.setAttribute("aria-valuetext", `step ${view.step}, scale ${shortNumber(view.steps[view.step].scale, 4)}`);
+    input.setAttribute(
+      "aria-valuetext",
+      `step ${view.step}, scale ${shortNumber(view.steps[view.step].scale, 4)}`,
+    );
   };
-  return { node: element("div", { class: "mpt-step-track" }, input), update, focus: () => input.focus({ preventScroll: true }) };
+  return {
+    node: element("div", { class: "mpt-step-track" }, input),
+    update,
+    focus: () => input.focus({ preventScroll: true }),
+  };
 }
 
-// -- all together ---------------------------------------------------------------------------------------
+// -- all together ---------------------------------------------------------------------------------
 
 function render({ model, el }) {
   const { root, leave } = createStage(el, "Scaler simulator");
   root.classList.add("mpt-scaler");
   const readout = createReadout();
-  const names = ["init_exponent", "growth", "backoff", "interval", "floor", "spikes", "nans", "step"];
-  const now = () => Object.fromEntries([...names, "choices"].map((name) => [name, model.get(name)]));
+  const names = [
+    "init_exponent",
+    "growth",
+    "backoff",
+    "interval",
+    "floor",
+    "spikes",
+    "nans",
+    "step",
+  ];
+  const now = () =>
+    Object.fromEntries([...names, "choices"].map((name) => [name, model.get(name)]));
   const { choices } = now();
   const choose = (changes) => {
     changeModel(model, changes);
@@ -88,7 +133,12 @@ function render({ model, el }) {
     choice("Growth factor", "growth", same(choices.growth), choose),
     choice("Backoff factor", "backoff", same(choices.backoff), choose),
     choice("Growth interval", "interval", same(choices.interval), choose),
-    choice("Floor", "floor", choices.floor.map((floor) => [floor, floor === "0" ? "none" : floor]), choose),
+    choice(
+      "Floor",
+      "floor",
+      choices.floor.map((floor) => [floor, floor === "0" ? "none" : floor]),
+      choose,
+    ),
   ];
   const init = exponentSlider(choices, choose);
   const slider = stepSlider(now, choose);
@@ -98,12 +148,23 @@ function render({ model, el }) {
     slider.focus();
   });
   const said = element("p", { class: "mpt-summary" });
-  const help = element("p", { class: "mpt-help" },
+  const help = element(
+    "p",
+    { class: "mpt-help" },
     "Click in the chart or move the slider below it to choose a step. Keys there: ← → one step, S spike, N NaN, ",
     "Delete healthy. The gradients were recorded in a real training without skips; a real skip would also ",
-    `change those after it. Recording: ${choices.made_by}.`);
-  root.append(element("div", { class: "mpt-bar" }, init.node, ...radios.map(({ node }) => node)),
-    readout.node, scaleLegend(), chart.node, slider.node, accidentButtons(now, choose), said, help);
+    `change those after it. Recording: ${choices.made_by}.`,
+  );
+  root.append(
+    element("div", { class: "mpt-bar" }, init.node, ...radios.map(({ node }) => node)),
+    readout.node,
+    scaleLegend(),
+    chart.node,
+    slider.node,
+    accidentButtons(now, choose),
+    said,
+    help,
+  );
   const redraw = redrawOn(model, names, () => {
     const view = explore(now());
     for (const part of radios) part.update(now());

@@ -126,7 +126,8 @@ class UpdateGrid(LiveFigure):
         "controls",
         "number_line",
         "update_paths",
-        "update_charts",
+        "update_line",
+        "update_chart",
         "update_grid",
     )
     _css = stylesheet("controls", "update_grid")

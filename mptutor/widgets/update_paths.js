@@ -8,7 +8,13 @@ function land(wanted, fmt, max = formatLimits(fmt).max) {
   const steps = wanted / ulp;
   const below = Math.floor(steps);
   const nearest = Math.sign(steps) * roundHalfEven(Math.abs(steps)) * ulp;
-  return { wanted, below: below * ulp, above: Math.ceil(steps) * ulp, nearest, fraction: steps - below };
+  return {
+    wanted,
+    below: below * ulp,
+    above: Math.ceil(steps) * ulp,
+    nearest,
+    fraction: steps - below,
+  };
 }
 
 // The ratio |weight / update| from which on the update is swallowed: half way to the neighbour.
@@ -49,7 +55,9 @@ function allPaths({ fmt, weight, update, choices }) {
     const start = land(weight, fmt).nearest;
     const runsOf = (way) => (way === "stochastic" ? choices.draws.length : 1);
     const runs = (way) =>
-      Array.from({ length: runsOf(way) }, (_, run) => updatePath({ fmt, way, start, update, run }, choices));
+      Array.from({ length: runsOf(way) }, (_, run) =>
+        updatePath({ fmt, way, start, update, run }, choices),
+      );
     const paths = Object.fromEntries(choices.ways.map((way) => [way, runs(way)]));
     lastPaths = { key, answer: { start, paths, rows: formatRows(weight, update, choices) } };
   }
@@ -60,7 +68,13 @@ function formatRows(weight, update, choices) {
   return choices.formats.map((fmt) => {
     const start = land(weight, fmt).nearest;
     const { weights } = updatePath({ fmt, way: "nearest", start, update, run: 0 }, choices);
-    return { fmt, start, cutOff: cutOff(start, update, fmt), swallowed: weights[1] === start, end: weights.at(-1) };
+    return {
+      fmt,
+      start,
+      cutOff: cutOff(start, update, fmt),
+      swallowed: weights[1] === start,
+      end: weights.at(-1),
+    };
   });
 }
 
@@ -76,7 +90,15 @@ function explore(state) {
   const held = paths[way][0].held[n];
   const after = land(held + update, grid);
   return {
-    fmt, way, n, start, held, update, paths, rows, grid,
+    fmt,
+    way,
+    n,
+    start,
+    held,
+    update,
+    paths,
+    rows,
+    grid,
     problem: inputs.problem || (n === state.n ? "" : nProblem),
     weights: paths[way].map((path) => path.weights[n]),
     exact: start + n * update,
@@ -87,7 +109,7 @@ function explore(state) {
   };
 }
 
-// -- what was typed ----------------------------------------------------------------------------------
+// -- what was typed -------------------------------------------------------------------------------
 
 function readInputs(weightText, updateText, { weights, ratios }) {
   let [weight, problem] = readInput(weightText, "weight", 1);
@@ -102,7 +124,11 @@ function readInputs(weightText, updateText, { weights, ratios }) {
     update = update < 0 || Object.is(update, -0) ? -size : size;
   }
   problem ||= updateProblem;
-  return { weight, update: Math.fround(update), problem: problem ? `${problem} Shown is the nearest.` : "" };
+  return {
+    weight,
+    update: Math.fround(update),
+    problem: problem ? `${problem} Shown is the nearest.` : "",
+  };
 }
 
 function readInput(text, name, otherwise) {
@@ -116,7 +142,7 @@ function readInput(text, name, otherwise) {
   }
 }
 
-// -- in words ----------------------------------------------------------------------------------------
+// -- in words -------------------------------------------------------------------------------------
 
 const WAY_NAMES = {
   nearest: "in the format, to nearest",
@@ -135,7 +161,8 @@ function sentence(view) {
   const sum = `${shortNumber(held, 6)} ${update < 0 ? "−" : "+"} ${shortNumber(Math.abs(update), 4)}`;
   const times = `the weight is ${ratioText(ratio)} times the update`;
   const limit = `from ${ratioText(cutOff)} times on`;
-  if (way === "master" && swallowed) return `Even the FP32 master copy swallows this update: ${times}, and ${limit} it is lost.`;
+  if (way === "master" && swallowed)
+    return `Even the FP32 master copy swallows this update: ${times}, and ${limit} it is lost.`;
   if (way === "master") {
     const now = landing.nearest === weights[0] ? "stays at" : "moves to";
     return `The master copy keeps the update: ${sum}. The ${name} weight made from it ${now} ${shortNumber(landing.nearest, 7)}.`;
@@ -144,7 +171,8 @@ function sentence(view) {
     const [up, down] = [landing.fraction, 1 - landing.fraction].map(percentText);
     return `${name}: ${sum} goes to ${shortNumber(landing.below, 7)} with a chance of ${down}, to ${shortNumber(landing.above, 7)} with ${up}.`;
   }
-  if (swallowed) return `${name}: ${sum} is rounded back to ${shortNumber(landing.nearest, 7)}. Swallowed: ${times}, and ${limit} it is lost.`;
+  if (swallowed)
+    return `${name}: ${sum} is rounded back to ${shortNumber(landing.nearest, 7)}. Swallowed: ${times}, and ${limit} it is lost.`;
   return `${name}: ${sum} becomes ${shortNumber(landing.nearest, 7)}. Kept: ${times}; ${limit} it would be lost.`;
 }
 
@@ -152,6 +180,7 @@ function sentence(view) {
 function standing({ n, weights, exact, fmt }) {
   const name = fmt.name.replaceAll("_", " ");
   const mean = weights.reduce((a, b) => a + b) / weights.length;
-  const what = weights.length > 1 ? `${weights.length} ${name} weights are on average` : `${name} weight is`;
+  const what =
+    weights.length > 1 ? `${weights.length} ${name} weights are on average` : `${name} weight is`;
   return `After ${count(n)} update${n === 1 ? "" : "s"} the ${what} ${shortNumber(mean, 7)}; exact is ${shortNumber(exact, 7)}.`;
 }
