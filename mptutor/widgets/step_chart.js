@@ -18,7 +18,10 @@ function gradientChart(look) {
     const width = node.clientWidth;
     if (!view || !width) return;
     svg.setAttribute("viewBox", `0 0 ${width} ${TAPE.height}`);
-    svg.setAttribute("aria-label", `Size of the gradients after each call, on a log scale. ${sentence(view)}`);
+    svg.setAttribute(
+      "aria-label",
+      `Size of the gradients after each call, on a log scale. ${sentence(view)}`,
+    );
     svg.replaceChildren(...drawTape(view, width));
   };
   const stopUnder = (event) => {
@@ -102,8 +105,22 @@ function drawPresent({ stop }, { x, slot, bottom }) {
 function drawSteps({ stops }, { x, slot, bottom }) {
   const starts = [0, stops.findIndex(({ step }) => step === 1)].filter((i) => i >= 0);
   return starts.flatMap((i, step) => [
-    shape("text", { class: "mpt-tick-label mpt-strong", x: x(i) - slot / 2 + 4, y: 15 }, `step ${step + 1}`),
-    ...(i ? [shape("line", { class: "mpt-border", x1: x(i) - slot / 2, x2: x(i) - slot / 2, y1: 4, y2: bottom })] : []),
+    shape(
+      "text",
+      { class: "mpt-tick-label mpt-strong", x: x(i) - slot / 2 + 4, y: 15 },
+      `step ${step + 1}`,
+    ),
+    ...(i
+      ? [
+          shape("line", {
+            class: "mpt-border",
+            x1: x(i) - slot / 2,
+            x2: x(i) - slot / 2,
+            y1: 4,
+            y2: bottom,
+          }),
+        ]
+      : []),
   ]);
 }
 
@@ -123,7 +140,14 @@ function drawGradients({ gradients }, x, isPresent, { slot, yOf, bottom }) {
   const height = Math.max(yOf(Math.log2(low)) - top, 2);
   const middle = yOf(Math.log2(median));
   return [
-    shape("rect", { class: `mpt-grads${strong}`, x: x - half, width: 2 * half, y: top, height, rx: 2 }),
+    shape("rect", {
+      class: `mpt-grads${strong}`,
+      x: x - half,
+      width: 2 * half,
+      y: top,
+      height,
+      rx: 2,
+    }),
     shape("line", { class: "mpt-median", x1: x - half, x2: x + half, y1: middle, y2: middle }),
     ...broken,
   ];
@@ -154,7 +178,12 @@ function tapeLegend() {
   return element(
     "div",
     { class: "mpt-legend" },
-    element("span", { class: "mpt-key" }, element("i", { class: "mpt-grads-key" }), "gradients, from the tenth percentile to the largest; line: median"),
+    element(
+      "span",
+      { class: "mpt-key" },
+      element("i", { class: "mpt-grads-key" }),
+      "gradients, from the tenth percentile to the largest; line: median",
+    ),
     element("span", { class: "mpt-key" }, "✕ inf or NaN among them"),
     element("span", { class: "mpt-key" }, "0 all are zero"),
   );

@@ -55,10 +55,15 @@ function codeLines(view, goTo) {
       "aria-current": line === now.line ? "step" : null,
       onclick: () => goTo(line),
     };
-    rows.push(codeRow(`${call.autocast ? "        " : "    "}${call.code}`, leftBehind(view, line), attributes));
+    rows.push(
+      codeRow(
+        `${call.autocast ? "        " : "    "}${call.code}`,
+        leftBehind(view, line),
+        attributes,
+      ),
+    );
   });
-  if (now.event === "raised")
-    rows.push(element("li", { class: "mpt-raised" }, view.error));
+  if (now.event === "raised") rows.push(element("li", { class: "mpt-raised" }, view.error));
   return rows;
 }
 
@@ -73,7 +78,9 @@ function codeRow(code, left, attributes) {
 
 // What a line has left behind in the present step, up to the present stop.
 function leftBehind({ stops, stop, now }, line) {
-  const here = stops.slice(0, stop + 1).filter((each) => each.step === now.step && each.line === line);
+  const here = stops
+    .slice(0, stop + 1)
+    .filter((each) => each.step === now.step && each.line === line);
   const last = here.at(-1);
   if (!last) return "";
   if (last.event === "raised") return "✕ raises";
@@ -88,7 +95,8 @@ function normText({ gradients }) {
 
 const LEFT_BEHIND = {
   half: () => "FP16 weights",
-  forward: ({ losses: { outputDtype, outputMax } }) => `${dtypeText(outputDtype)}, max ${sizeText(outputMax)}`,
+  forward: ({ losses: { outputDtype, outputMax } }) =>
+    `${dtypeText(outputDtype)}, max ${sizeText(outputMax)}`,
   loss: ({ losses: { lossDtype, loss } }) => `${dtypeText(lossDtype)} ${sizeText(loss)}`,
   scale: ({ losses: { scaled } }) => sizeText(scaled),
   unscale_: (stop) => `${normText(stop)}${stop.scaling.foundInf ? ", inf found" : ""}`,

@@ -1,12 +1,18 @@
 // The step debugger's view: step_tape.js says what there is to see, step_code.js and step_chart.js
 // show it, this lets one move about in it.
 
-const BATCH_NAMES = { healthy: "healthy", overflowing: "one that overflows", tiny: "tiny gradients" };
+const BATCH_NAMES = {
+  healthy: "healthy",
+  overflowing: "one that overflows",
+  tiny: "tiny gradients",
+};
 const TRAITS = ["loop", "batch", "scale", "stop"];
 
 function loopMenu({ choices }, choose) {
   const option = (name) => element("option", { value: name }, name);
-  const others = choices.loops.map(({ name }) => name).filter((name) => !choices.known.includes(name));
+  const others = choices.loops
+    .map(({ name }) => name)
+    .filter((name) => !choices.known.includes(name));
   const [right, ...known] = choices.known;
   const menu = control(
     "select",
@@ -39,18 +45,38 @@ function stopSlider(look) {
 function stopButtons(move) {
   const button = (label, by) =>
     control("button", { type: "button", class: "mpt-button", onclick: () => move(by) }, label);
-  return element("div", { class: "mpt-buttons mpt-walk" }, button("◀ back", -1), button("next call ▶", 1));
+  return element(
+    "div",
+    { class: "mpt-buttons mpt-walk" },
+    button("◀ back", -1),
+    button("next call ▶", 1),
+  );
 }
 
 // -- what it has cost -----------------------------------------------------------------------------
 
 function damageTable() {
   const body = element("tbody", {});
-  const heads = ["", "optimizer", "weights move by", "in the right order", "ratio", "scale afterwards"];
+  const heads = [
+    "",
+    "optimizer",
+    "weights move by",
+    "in the right order",
+    "ratio",
+    "scale afterwards",
+  ];
   const node = element(
     "table",
     { class: "mpt-damage" },
-    element("thead", {}, element("tr", {}, ...heads.map((head) => (head ? element("th", { scope: "col" }, head) : element("td"))))),
+    element(
+      "thead",
+      {},
+      element(
+        "tr",
+        {},
+        ...heads.map((head) => (head ? element("th", { scope: "col" }, head) : element("td"))),
+      ),
+    ),
     body,
   );
   const update = (view) => body.replaceChildren(...damage(view).map(damageRow));
@@ -81,11 +107,16 @@ function followedWeight() {
       ["one weight", shortNumber(weights.one, 9)],
       ["its gradient", gradients ? shortNumber(gradients.one, 4) : "none"],
       ["gradients that are 0", gradients ? percentText(gradients.zero) : "none"],
-      ["inf or NaN noted by the scaler", { true: "yes", false: "no" }[scaling.foundInf] ?? "not looked yet"],
+      [
+        "inf or NaN noted by the scaler",
+        { true: "yes", false: "no" }[scaling.foundInf] ?? "not looked yet",
+      ],
       ["scale now", scaleText(scaling.scale)],
     ];
     node.replaceChildren(
-      ...facts.map(([term, fact]) => element("div", {}, element("dt", {}, term), element("dd", {}, fact))),
+      ...facts.map(([term, fact]) =>
+        element("div", {}, element("dt", {}, term), element("dd", {}, fact)),
+      ),
     );
   };
   return { node, update };
@@ -98,7 +129,10 @@ function render({ model, el }) {
   root.classList.add("mpt-steps");
   const readout = createReadout();
   const recording = model.get("recording");
-  const state = () => ({ ...Object.fromEntries(TRAITS.map((name) => [name, model.get(name)])), recording });
+  const state = () => ({
+    ...Object.fromEntries(TRAITS.map((name) => [name, model.get(name)])),
+    recording,
+  });
   const now = () => explore(state());
   // What could not be done is said until something is done.
   let complaint = "";
@@ -114,7 +148,10 @@ function render({ model, el }) {
   const choose = (changes) => set(changedTo(state(), changes));
   const look = (stop) => set({ stop });
   const goTo = (line) => {
-    const { stops, now: { step } } = now();
+    const {
+      stops,
+      now: { step },
+    } = now();
     const stop = stopAt(stops, step, line);
     if (stops[stop].line === line) look(stop);
     else complain("The loop does not get there.");
@@ -127,8 +164,18 @@ function render({ model, el }) {
   const { choices } = recording;
   const controls = [
     loopMenu(recording, choose),
-    choice("Batch", "batch", Object.keys(choices.batches).map((name) => [name, BATCH_NAMES[name]]), choose),
-    choice("Scale", "scale", choices.scales.map((scale) => [scale, scaleText(Number(scale))]), choose),
+    choice(
+      "Batch",
+      "batch",
+      Object.keys(choices.batches).map((name) => [name, BATCH_NAMES[name]]),
+      choose,
+    ),
+    choice(
+      "Scale",
+      "scale",
+      choices.scales.map((scale) => [scale, scaleText(Number(scale))]),
+      choose,
+    ),
   ];
   const move = (by) => {
     const { stops, stop } = now();
@@ -139,13 +186,21 @@ function render({ model, el }) {
   const slider = stopSlider(look);
   const facts = followedWeight();
   const table = damageTable();
-  const help = element("p", { class: "mpt-help" },
+  const help = element(
+    "p",
+    { class: "mpt-help" },
     "Click a line or a bar to go there. Keys on the slider: ← → one stop, Home and End the ends. ",
-    `Recorded: ${recording.made_by}.`);
+    `Recorded: ${recording.made_by}.`,
+  );
   root.append(
     element("div", { class: "mpt-bar" }, ...controls.map(({ node }) => node)),
     readout.node,
-    element("div", { class: "mpt-panes" }, code.node, element("div", {}, chartHeading(), chart.node, slider.node, tapeLegend())),
+    element(
+      "div",
+      { class: "mpt-panes" },
+      code.node,
+      element("div", {}, chartHeading(), chart.node, slider.node, tapeLegend()),
+    ),
     facts.node,
     table.node,
     help,

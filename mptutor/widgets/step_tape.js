@@ -111,7 +111,9 @@ function sizeText(x) {
 }
 
 function scaleText(scale) {
-  return scale > 0 && pow2(binade(scale)) === scale ? `2${superscript(binade(scale))}` : sizeText(scale);
+  return scale > 0 && pow2(binade(scale)) === scale
+    ? `2${superscript(binade(scale))}`
+    : sizeText(scale);
 }
 
 function ratioText(ratio) {
@@ -119,7 +121,9 @@ function ratioText(ratio) {
   if (Number.isNaN(ratio)) return "NaN";
   if (ratio === 0) return "nothing";
   if (!Number.isFinite(ratio)) return "∞";
-  return ratio > 1 ? `× ${sizeText(Number(ratio.toPrecision(3)))}` : `÷ ${sizeText(Number((1 / ratio).toPrecision(3)))}`;
+  return ratio > 1
+    ? `× ${sizeText(Number(ratio.toPrecision(3)))}`
+    : `÷ ${sizeText(Number((1 / ratio).toPrecision(3)))}`;
 }
 
 function dtypeText(dtype) {
@@ -144,7 +148,10 @@ function sentence(view) {
   const { now, error, batch } = view;
   const begins = `Step ${now.step + 1}, ${now.call.name}: `;
   if (now.event === "raised") return `${begins}${error.split(". ")[0].replace(/\.$/, "")}.`;
-  return begins + SENTENCES[now.event === "ran" ? now.call.name : now.event](now, previousOf(view), batch);
+  return (
+    begins +
+    SENTENCES[now.event === "ran" ? now.call.name : now.event](now, previousOf(view), batch)
+  );
 }
 
 const SENTENCES = {
@@ -153,11 +160,13 @@ const SENTENCES = {
     before?.gradients ? "the old gradients are gone." : "there are no gradients yet to clear.",
   forward: ({ losses: { outputDtype, outputMax } }) =>
     `the outputs are ${dtypeText(outputDtype)}, the largest ${sizeText(outputMax)}.`,
-  loss: ({ losses: { lossDtype, loss } }) => `the loss is ${sizeText(loss)}, in ${dtypeText(lossDtype)}.`,
+  loss: ({ losses: { lossDtype, loss } }) =>
+    `the loss is ${sizeText(loss)}, in ${dtypeText(lossDtype)}.`,
   scale: ({ losses: { loss, scaled }, scaling: { scale } }) =>
     `${sizeText(loss)} × ${scaleText(scale)} = ${sizeText(scaled)}. Every gradient will be as many times too large.`,
   backward: ({ gradients, losses: { scaled }, scaling: { scale } }, before) => {
-    if (before?.gradients) return `added to the gradients that were there, ${gradientText(gradients)}.`;
+    if (before?.gradients)
+      return `added to the gradients that were there, ${gradientText(gradients)}.`;
     const asIs = scaled === null || scale === 1 || gradients.nonfinite || gradients.zero === 1;
     return `${gradientText(gradients)}${asIs ? "" : `, ${scaleText(scale)} times too large`}.`;
   },
@@ -169,12 +178,15 @@ const SENTENCES = {
   clip: ({ gradients }, before) => {
     if (!gradients) return "there is nothing to clip.";
     if (gradients.nonfinite) return `the norm is not finite, and ${gradientText(gradients)}.`;
-    if (before.gradients.norm <= 1) return `the norm, ${sizeText(before.gradients.norm)}, is within 1.0: nothing is clipped.`;
+    if (before.gradients.norm <= 1)
+      return `the norm, ${sizeText(before.gradients.norm)}, is within 1.0: nothing is clipped.`;
     return `the norm was ${sizeText(before.gradients.norm)} and is ${sizeText(gradients.norm)}.`;
   },
   checked: ({ gradients, scaling: { foundInf, scale } }, before) => {
     const isSame = JSON.stringify(gradients) === JSON.stringify(before?.gradients);
-    const unscaled = isSame ? "" : `unscale_ has not been called, so step divides by ${scaleText(scale)} itself: ${gradientText(gradients)}. `;
+    const unscaled = isSame
+      ? ""
+      : `unscale_ has not been called, so step divides by ${scaleText(scale)} itself: ${gradientText(gradients)}. `;
     return `${unscaled}${foundInf ? "Inf or NaN was found: the optimizer will not run." : "No inf or NaN was found: the optimizer may run."}`;
   },
   stepped: ({ weights: { moved } }) =>
