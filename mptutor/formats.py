@@ -46,6 +46,13 @@ def _require_int(name: str, value: int, low: int, high: int) -> int:
     return int(value)
 
 
+def _require_number(name: str, value: float) -> float:
+    """Return ``value`` as a float; whatever Python can make one of is welcome, text is not."""
+    if not hasattr(value, "__float__") and not hasattr(value, "__index__"):
+        raise TypeError(f"{name} is {value!r}; allowed are real numbers, infinities and NaN")
+    return float(value)
+
+
 @dataclass(frozen=True)
 class Decoded:
     """One code, taken apart.
@@ -259,10 +266,12 @@ class FloatFormat:
 
         Raises
         ------
+        TypeError
+            If ``x`` is no number.
         ValueError
             If ``x`` is NaN and the format has none, or ``overflow`` asks for what it lacks.
         """
-        x = float(x)
+        x = _require_number("x", x)
         sign_bit = 2 ** (self.bits - 1) if math.copysign(1.0, x) < 0 else 0
         if math.isnan(x):
             return sign_bit + self._nan_code()

@@ -79,7 +79,12 @@ class StaticLossScaler:
         If False, `scale` returns what it is given, `step` runs the optimizer, and everything else
         does nothing. So one training loop serves FP16, BF16 and FP32.
     warn_after_skips : int, optional
-        Warn when this many steps in a row have been skipped. Unless given, never.
+        Warn when this many steps in a row have been skipped, 1 or more. Unless given, never.
+
+    Raises
+    ------
+    ValueError
+        If ``warn_after_skips`` is not a whole number from 1 on.
 
     Attributes
     ----------
@@ -95,6 +100,11 @@ class StaticLossScaler:
         *,
         warn_after_skips: int | None = None,
     ) -> None:
+        if warn_after_skips is not None and not _counts(warn_after_skips):
+            raise ValueError(
+                f"warn_after_skips is {warn_after_skips!r}; allowed are whole numbers from 1 on, "
+                "and None"
+            )
         self._state = ScalerState(scale=to_fp32(scale))
         self._enabled = enabled
         self._warn_after_skips = warn_after_skips
@@ -299,7 +309,8 @@ class DynamicLossScaler(StaticLossScaler):
     AssertionError
         If the growth factor is not above 1, or the backoff factor not below.
     ValueError
-        If ``min_scale`` is negative or above ``init_scale``.
+        If ``min_scale`` is negative or above ``init_scale``, or ``warn_after_skips`` is not a whole
+        number from 1 on.
     """
 
     def __init__(
@@ -418,3 +429,7 @@ def _gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     if any(grad.dtype is torch.float16 for grad in grads):
         raise ValueError("Attempting to unscale FP16 gradients: keep the parameters in FP32")
     return [grad._values() if grad.is_sparse else grad for grad in grads]
+
+
+def _counts(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 1

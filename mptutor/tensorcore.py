@@ -126,13 +126,21 @@ def _count(dtypes: tuple[torch.dtype, ...], change: int) -> None:
 
 
 def has_units(dtype: torch.dtype) -> bool:
-    """Tell whether oneDNN, and so torch, has fast kernels for a 16-bit dtype on this CPU."""
-    if not torch.backends.mkldnn.is_available():
-        return False
+    """Tell whether oneDNN, and so torch, has fast kernels for a 16-bit dtype on this CPU.
+
+    Raises
+    ------
+    ValueError
+        If ``dtype`` is neither `torch.float16` nor `torch.bfloat16`.
+    """
     probes = {
         torch.float16: "_is_mkldnn_fp16_supported",
         torch.bfloat16: "_is_mkldnn_bf16_supported",
     }
+    if dtype not in probes:
+        raise ValueError(f"dtype: must be torch.float16 or torch.bfloat16, got {dtype!r}")
+    if not torch.backends.mkldnn.is_available():
+        return False
     return bool(getattr(torch.ops.mkldnn, probes[dtype])())
 
 

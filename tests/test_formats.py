@@ -397,6 +397,9 @@ def test_bad_codes_and_numbers_are_refused():
     for code in (-1, 65536, 1.0, "0", None, True):
         with pytest.raises(ValueError, match=r"code is .*; allowed are integers from 0 to 65535"):
             mpt.FP16.decode(code)
+    for x in ("a", "1", None):
+        with pytest.raises(TypeError, match=rf"x is {x!r}; allowed are real numbers"):
+            mpt.FP16.encode(x)
     with pytest.raises(ValueError, match="x is nan, and FP4_E2M1 has no code for it"):
         mpt.FP4_E2M1.encode(math.nan)
     with pytest.raises(ValueError, match=r"overflow is 'wrap'; allowed are .*'saturate'"):

@@ -76,3 +76,10 @@ def test_asking_leaves_no_trace():
     assert not torch.is_autocast_enabled("cuda")
     assert torch.jit.trace(lambda x: x.exp(), torch.ones(2))(torch.zeros(2)).tolist() == [1, 1]
     assert not torch.cuda.is_initialized()
+
+
+def test_wrong_arguments_say_what_is_allowed():
+    with pytest.raises(ValueError, match="device: must be 'cuda' or 'cpu', got 'mps'"):
+        cast_classes("mps")
+    with pytest.raises(ValueError, match=r"dtype: .*got torch.float32"):
+        cast_classes("cuda", torch.float32)

@@ -169,6 +169,9 @@ def test_wrong_arguments_say_what_is_allowed(cuda):
         observe("mps")
     with pytest.raises(ValueError, match=r"dtype: .*got torch.float32"):
         observe("cpu", FP32)
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="fake: False runs the ops on a CUDA GPU"):
+            observe("cuda", fake=False)
     with pytest.raises(KeyError, match="no op called 'sofmax'"):
         cuda["sofmax"]
 

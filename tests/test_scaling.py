@@ -456,6 +456,13 @@ def test_a_floor_below_zero_or_above_the_scale_is_refused(min_scale):
         DynamicLossScaler(min_scale=min_scale)
 
 
+@pytest.mark.parametrize("make_scaler", [DynamicLossScaler, StaticLossScaler])
+@pytest.mark.parametrize("number", [0, -1, 2.5, True])
+def test_a_warning_after_no_number_of_skips_is_refused(make_scaler, number):
+    with pytest.raises(ValueError, match=f"warn_after_skips is {number}; allowed are whole"):
+        make_scaler(warn_after_skips=number)
+
+
 @pytest.mark.parametrize("make_scaler", [DynamicLossScaler, StaticLossScaler, real_scaler])
 def test_an_empty_state_dict_is_refused(make_scaler):
     with pytest.raises(RuntimeError, match="empty"):

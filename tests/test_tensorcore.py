@@ -307,6 +307,8 @@ def test_disabling_what_is_not_enabled_is_an_error():
 def test_other_dtypes_are_refused():
     with pytest.raises(ValueError, match=r"dtype: .*got torch.float32"):
         tensor_core(torch.float32)
+    with pytest.raises(ValueError, match=r"dtype: .*got 'float16'"):
+        has_units("float16")
 
 
 def test_it_reaches_every_thread():

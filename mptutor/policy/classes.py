@@ -58,7 +58,16 @@ def cast_classes(device: str, dtype: torch.dtype = torch.float16) -> dict[str, C
     -------
     dict
         From the name of an aten op, ``"mm"`` or ``"sum.dim_IntList"``, to its class.
+
+    Raises
+    ------
+    ValueError
+        If ``device`` or ``dtype`` is another one.
     """
+    if device not in ("cuda", "cpu"):
+        raise ValueError(f"device: must be 'cuda' or 'cpu', got {device!r}")
+    if dtype not in (torch.float16, torch.bfloat16):
+        raise ValueError(f"dtype: must be torch.float16 or torch.bfloat16, got {dtype}")
     names = registered(f"Autocast{device.upper()}")
     with Replacement("Tracer", lambda: _catching_kernels(names)), autocast_on(device, dtype):
         return {name: _classify(find_op(name), device, dtype) for name in names}

@@ -158,11 +158,20 @@ def observe(device: str, dtype: torch.dtype = torch.float16, *, fake: bool = Tru
     -------
     PolicyTable
         An entry for each op, in families.
+
+    Raises
+    ------
+    ValueError
+        If ``device`` or ``dtype`` is another one, or ``fake`` is False and there is no CUDA GPU.
     """
     if device not in ("cuda", "cpu"):
         raise ValueError(f"device: must be 'cuda' or 'cpu', got {device!r}")
     if dtype not in (torch.float16, torch.bfloat16):
         raise ValueError(f"dtype: must be torch.float16 or torch.bfloat16, got {dtype}")
+    if device == "cuda" and not fake and not torch.cuda.is_available():
+        raise ValueError(
+            "fake: False runs the ops on a CUDA GPU, and there is none; allowed is True"
+        )
     on_fakes = device == "cuda" and fake
     with _quietly(), _fake_tensors() if on_fakes else nullcontext():
         ops = tuple(
