@@ -2,12 +2,15 @@
 
 import sys
 import warnings
+from functools import partial
+from pathlib import Path
 
+import nbformat
 import pytest
 import torch
 from torch import nn
 
-from mptutor.experiments import framework_loops, framework_ways, raw_loops
+from mptutor.experiments import framework_loops, framework_recipes, framework_ways, raw_loops
 from mptutor.experiments.framework_recipes import (
     FrameworkRecipesResult,
     run_framework_recipes,
@@ -155,6 +158,32 @@ def test_without_them_it_says_what_is_missing_and_runs_the_rest(without_framewor
     assert [row["ran"] for row in result.table()][2:] == ["not run"] * 3
     assert "1 of" not in plot_what_ran(result).get_suptitle()
     assert "not run" in str(try_way("Fabric 16-mixed", device="cpu"))
+
+
+def run_lesson():
+    """Run the code of lesson 12 and return its names; its asserts are the test."""
+    (path,) = (Path(__file__).parent.parent / "lessons").glob("12_*.ipynb")
+    namespace = {"__name__": "__main__"}
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "code":
+            exec(cell.source, namespace)
+    return namespace
+
+
+def test_the_lesson_runs_without_them(without_frameworks, monkeypatch, capsys):
+    quick = partial(run_framework_recipes, quick=True)
+    monkeypatch.setattr(framework_recipes, "run_framework_recipes", quick)
+    lesson = run_lesson()
+    assert {run.name for run in lesson["ran"]} == {w.name for w in WAYS if not w.package}
+    told = capsys.readouterr().out
+    assert "Fabric 16-mixed: not run. lightning is not installed" in told
+    assert "Accelerate fp16: not run. accelerate is not installed" in told
+
+
+@pytest.mark.gpu
+def test_the_lesson_runs_on_a_gpu():
+    lesson = run_lesson()
+    assert lesson["device"].type == "cuda" and lesson["fallen"] == []
 
 
 def test_a_way_that_is_refused_says_why(monkeypatch):

@@ -24,11 +24,7 @@ import mptutor as mpt
 from mptutor import records
 from mptutor.choice import choose
 from mptutor.experiments import framework_loops, raw_loops
-from mptutor.experiments.framework_recipes import (
-    run_framework_recipes,
-    some_batches,
-    try_way,
-)
+from mptutor.experiments.framework_recipes import run_framework_recipes, some_batches, try_way
 from mptutor.experiments.listings import compare, edits
 from mptutor.experiments.speed_sweep import run_speed_sweep
 from mptutor.experiments.what_ran import watch
@@ -268,9 +264,9 @@ assert fsdp.refusal or (fsdp.ran, fsdp.seen.weights) == ("AMP BF16", "FP32")
 # %% [markdown]
 # ## One table
 #
-# All of them, a few hundred steps each. *Bits of* names the raw loop that ends with the same
-# weights. *Over raw* is what a step takes beyond that one, at its shortest; *import* is what the
-# framework takes before anything runs, on top of PyTorch.
+# All of them: watched once, metered once, and timed in turn. *Bits of* names the raw loop that ends
+# with the same weights. *Over raw* is what a step takes beyond that one, at its shortest; *import*
+# is what the framework takes before anything runs, on top of PyTorch.
 
 # %%
 result = run_framework_recipes()
@@ -290,13 +286,13 @@ assert all(run.seen.gradients == run.seen.weights for run in ran)
 plot_framework_costs(result)
 
 # %% [markdown]
-# Read it in three ways. *Numbers:* where *bits of* has an entry, a framework changes nothing.
-# *Lines:* a switch is one word, once the loop is written for the framework; Trainer replaces the
-# loop. *Time:* what is added to a step is fixed, some fractions of a millisecond on an idle machine
-# (two cores of a busy one show noise, even below zero). It matters for a network as tiny as this
-# and for no other. FSDP in one process only pays for what it is not used for here.
+# *Numbers:* where *bits of* has an entry, a framework changes nothing. A scale below 65536 tells of
+# skipped steps. *Lines:* a switch is one word, once the loop is written for the framework; Trainer
+# replaces the loop. *Time:* what a framework adds to a step does not grow with the network, so it
+# matters for one as tiny as this. Differences smaller than those between two ways of the same
+# framework are noise. FSDP in one process pays for what it does not need here.
 #
-# Memory: 16-bit weights halve weights and gradients. AMP adds 16-bit copies of the weights, and a
+# *Memory:* 16-bit weights halve weights and gradients. AMP adds 16-bit copies of the weights, and a
 # small MLP has few activations to save on (lesson 09).
 
 # %%
@@ -313,7 +309,9 @@ records.show("frameworks")
 
 # %%
 choice = choose(machine, parameters=70_000_000)
-print(choice)
+choice
+
+# %%
 plot_choice(choice)
 
 # %% [markdown]
@@ -324,9 +322,6 @@ plot_choice(choice)
 t4, h100 = choose(GPUS["T4"], 70_000_000), choose(GPUS["H100"], 7_000_000_000)
 print(t4, h100, sep="\n\n")
 assert (t4.recipe, h100.recipe) == ("AMP FP16", "FSDP")
-
-# %%
-plot_choice(t4)
 
 # %% [markdown]
 # Mixed precision keeps FP32 weights (4 bytes), gradients (4) and Adam's two averages (8): 16 bytes
