@@ -11,9 +11,10 @@ is computed from it is divided by the scale afterwards:
 
 That is *current* scaling. It reads the tensor twice: once for the amax, once to round it. *Delayed*
 scaling (`DelayedScale`) takes the amax of earlier steps instead and reads it once; whatever has
-grown since is clipped to the largest number. Both are NVIDIA Transformer Engine's, whose
-documentation of "FP8 Current Scaling" and "FP8 Delayed Scaling" gives the formulas above:
-https://nvidia.github.io/TransformerEngine/features/low_precision_training/
+grown since is clipped to the largest number. Both are NVIDIA Transformer Engine's, and the formula
+above is from its documentation:
+https://nvidia.github.io/TransformerEngine/features/low_precision_training/fp8_current_scaling/fp8_current_scaling.html
+https://nvidia.github.io/TransformerEngine/features/low_precision_training/fp8_delayed_scaling/fp8_delayed_scaling.html
 
 A scale moves the window, it does not widen it. One value 100,000 times larger than the others takes
 the top of the range, and the others fall off its bottom. Scales for parts of a tensor confine that

@@ -16,13 +16,8 @@ from mptutor.experiments.fp8_layers import (
     share_flushed,
     with_fp8_products,
 )
-from mptutor.experiments.fp8_scaling import (
-    WAYS,
-    DelayedScalingResult,
-    Fp8ErrorsResult,
-    run_delayed_scaling,
-    run_fp8_errors,
-)
+from mptutor.experiments.fp8_results import WAYS, DelayedScalingResult, Fp8ErrorsResult
+from mptutor.experiments.fp8_scaling import run_delayed_scaling, run_fp8_errors
 from mptutor.experiments.fp8_tensors import TENSORS, measure_damage, trained_operands
 from mptutor.experiments.fp8_training import (
     E4M3_SCALED,

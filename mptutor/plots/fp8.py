@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from mptutor.experiments.fp8_scaling import WAYS, DelayedScalingResult, Fp8ErrorsResult
+from mptutor.experiments.fp8_results import WAYS, DelayedScalingResult, Fp8ErrorsResult
 from mptutor.experiments.fp8_training import Fp8TrainingResult
 from mptutor.formats import FloatFormat, get_format
 from mptutor.fp8 import GRANULARITIES
