@@ -19,8 +19,8 @@ import torch
 import mptutor as mpt
 from mptutor.checks import check
 from mptutor.checks.progress import progress
-from mptutor.experiments.training import run_taste
 from mptutor.plots import plot_training
+from mptutor.widgets import TrainingRace
 
 # %% [markdown]
 # ## Your machine
@@ -92,10 +92,28 @@ check("01.1", lambda code: 0.0)
 #   and the loss is scaled. Which operations, and why scaled, are lessons 04 to 07.
 #
 # > **Predict.** After one pass through 5,000 images, how far from FP32's accuracy will naive FP16
-# > be? And AMP? The run takes half a minute on two CPU cores.
+# > be? And AMP?
+
+# %% tags=["widget"]
+race = TrainingRace()
+race
+
+# %% [markdown]
+# **Goal.** Press *Start*, and find out at which step one of the three is out of the race. *Stop*
+# ends it early and keeps what there is; *Start again* runs it anew.
+#
+# **Question.** How far along was the race when it could be told who would not finish?
+#
+# <details><summary>Answer</summary>
+#
+# In its first turns of ten steps. A recipe that fails like this can be thrown out in seconds.
+#
+# </details>
+#
+# Without a click the next cell runs the race, and waits for its end.
 
 # %%
-taste = run_taste()
+taste = race.complete()
 fp32, naive, amp = (taste.of(recipe)[0] for recipe in taste.recipes)
 for run in (fp32, naive, amp):
     end = f"NaN at step {run.diverged_at_step}" if run.diverged_at_step else "finite to the end"

@@ -180,6 +180,9 @@ trained = run_deep_sigmoid(quick=True)
 trained
 
 # %%
+mpt.records.show("deep sigmoid")
+
+# %%
 fp32, unscaled, scaled = (trained.of(name)[0] for name in trained.recipes)
 assert unscaled.last("loss") > math.log(10) - 0.05, "it did learn"
 assert fp32.last("loss") < 2.1 and scaled.last("loss") < 2.1
@@ -242,6 +245,9 @@ assert (log_variance.grad.half() == 0).all()
 # %%
 vae = run_vae(recipes=(FP32, AMP_FP16, AMP_FP16_UNSCALED), quick=True)
 vae
+
+# %%
+mpt.records.show("vae")
 
 # %%
 fp32, scaled, unscaled = (vae.of(name)[0] for name in vae.recipes)

@@ -138,6 +138,9 @@ tuning = run_fine_tuning(quick=True)
 tuning
 
 # %%
+mpt.records.show("fine tuning")
+
+# %%
 plot_training(tuning, title="Pure BF16 falls behind; with a master copy it follows FP32")
 
 # %%

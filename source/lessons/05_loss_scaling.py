@@ -193,6 +193,9 @@ sweep = run_scale_sweep()
 sweep
 
 # %%
+mpt.records.show("scales")
+
+# %%
 plot_scale_sweep(sweep)
 
 # %%

@@ -22,6 +22,7 @@ import math
 
 import torch
 
+import mptutor as mpt
 from mptutor.experiments.scaler_traces import run_scaler_traces
 from mptutor.plots import plot_scaler_trace
 from mptutor.scaling import DynamicLossScaler, ScalerState, next_state
@@ -83,6 +84,9 @@ traces = run_scaler_traces(
     }
 )
 traces
+
+# %%
+mpt.records.show("scalers")
 
 # %%
 plot_scaler_trace(traces, "torch")
