@@ -1,7 +1,9 @@
 """Two real processes over gloo: the claims of lesson 13."""
 
 import math
+from pathlib import Path
 
+import nbformat
 import pytest
 import torch
 
@@ -15,8 +17,8 @@ pytestmark = pytest.mark.lesson13
 
 @pytest.fixture(scope="module")
 def two():
-    result = run_distributed()
-    assert result.problem == "", "processes cannot be started here"
+    result = run_distributed(timeout_s=450)
+    assert result.problem == ""
     return result
 
 
@@ -99,3 +101,12 @@ def test_where_processes_cannot_be_started_it_says_so_and_is_empty(monkeypatch):
     assert none.headline == none.problem == "No process can be started here: too bad."
     assert none.means.table() == none.gradients.table() == none.skips.table() == []
     assert DistributedResult.from_json(none.to_json()) == none
+
+
+def test_the_lesson_goes_on_without_processes():
+    (path,) = (Path(__file__).resolve().parent.parent / "lessons").glob("13_*.ipynb")
+    cells = [c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
+    named = [cell for cell in cells if "two." in cell]
+    assert len(named) >= 5
+    for cell in named:
+        exec(cell, {"two": DistributedResult(problem="No process can be started here.")})

@@ -1,4 +1,4 @@
-"""Lessons 07 to 10 on a machine with a GPU: every cell runs, its asserts hold, and CUDA is used.
+"""Lessons 07 to 10 and 13 with a GPU: every cell runs, its asserts hold, and CUDA is used.
 
 The lessons choose the device themselves, so the cells are the ones a learner without a GPU runs.
 Each lesson has a process of its own: lessons switch simulations on and count memory.
@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LESSONS = sorted(
-    p for n in ("07", "08", "09", "10") for p in (ROOT / "lessons").glob(f"{n}_*.ipynb")
+    p for n in ("07", "08", "09", "10", "13") for p in (ROOT / "lessons").glob(f"{n}_*.ipynb")
 )
 LIMIT_S = 280
 

@@ -199,7 +199,7 @@ class DistributedResult(Result):
 
 
 def run_distributed(
-    *, timeout_s: float = 120.0, stop: Callable[[], bool] | None = None
+    *, timeout_s: float = 180.0, stop: Callable[[], bool] | None = None
 ) -> DistributedResult:
     """Start two processes on `mptutor.experiments.distributed_worker` and return what they found.
 

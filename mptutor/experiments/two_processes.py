@@ -41,7 +41,7 @@ def launch(
     function: str,
     *,
     processes: int = 2,
-    timeout_s: float = 120.0,
+    timeout_s: float = 180.0,
     stop: Callable[[], bool] | None = None,
 ) -> str:
     """Run a function in each of some processes and return the text that rank 0's returned.
@@ -110,7 +110,8 @@ def _wait(
         except subprocess.TimeoutExpired:
             if time.monotonic() > end:
                 raise ProcessError(
-                    f"The processes were not done after {timeout_s:g} s and were ended."
+                    f"The processes were not done after {timeout_s:g} s and were ended. On a busy "
+                    f"machine, allow more time: timeout_s={4 * timeout_s:g}."
                 ) from None
             if stop is not None and stop():
                 raise ProcessError("The processes were stopped before they were done.") from None

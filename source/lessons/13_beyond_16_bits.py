@@ -188,6 +188,9 @@ for works in ("BF16", "FP16, root of v", "INT8 blocks, root of v", "FP8 blocks")
     assert run[works].loss < 1.02 * run["FP32"].loss
 states
 
+# %%
+mpt.records.show("optimizer states")
+
 # %% [markdown]
 # Where *v* is kept as zero and *m* is not, a step is divided by 10⁻⁸. The root of *v* has half the
 # binades, and then 8 bits are enough. Real 8-bit optimizers use blocks too, with 256 unevenly
