@@ -334,12 +334,14 @@ def test_blocks_train_too_and_a_quick_run_shows_both_sides():
     quick = run_fp8_training(quick=True, device="cpu", progress=heard.append)
     assert abs(quick.mean("MXFP8 blocks", "loss") - quick.mean("FP32", "loss")) < 0.06
     assert quick.mean("E4M3 unscaled", "loss") > 1.5 * quick.mean("FP32", "loss")
-    assert heard == [0.25, 0.5, 0.75, 1.0] and quick.finished
+    assert [stage.done for stage in heard] == [0, 0.25, 0.5, 0.75] and quick.finished
+    assert [stage.said for stage in heard] == [f"{recipe}, seed 0" for recipe in quick.recipes]
 
 
 def test_a_training_that_is_stopped_keeps_its_runs():
     polls = iter([False, True])
-    result = run_fp8_training(quick=True, device="cpu", stop=lambda: next(polls))
+    named = (FP32_PRODUCTS, FP8_UNSCALED)
+    result = run_fp8_training(recipes=named, quick=True, device="cpu", stop=lambda: next(polls))
     assert result.recipes == ("FP32",) and not result.finished
     assert "stopped early" in result.headline
 

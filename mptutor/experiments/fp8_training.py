@@ -19,6 +19,7 @@ wrong because it comes from the step before (`fp8_scaling.run_delayed_scaling`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -27,6 +28,7 @@ import torch
 from mptutor.devices import pick_device
 from mptutor.experiments.fp8_layers import Fp8Recipe, share_flushed, with_fp8_products
 from mptutor.experiments.fp8_tensors import fp8_task
+from mptutor.experiments.progress import Progress, Stage, shown
 from mptutor.experiments.result import Cell, Result, show
 from mptutor.experiments.tasks import Task
 from mptutor.formats import FP8_E4M3, FP8_E5M2
@@ -48,6 +50,8 @@ RECIPES = (
     FP8_UNSCALED,
     E4M3_UNSCALED,
 )
+
+_QUICK = (FP32_PRODUCTS, FP8_SCALED, MXFP8, E4M3_UNSCALED)
 
 #: 96 is three blocks of 32; 784, the pixels of an image, is not a multiple of 32.
 _WIDTHS = (784, 96, 96, 10)
@@ -137,12 +141,12 @@ class Fp8TrainingResult(Result):
 
 def run_fp8_training(
     *,
-    recipes: Sequence[Fp8Recipe] = RECIPES,
+    recipes: Sequence[Fp8Recipe] | None = None,
     seeds: Sequence[int] = (0, 1),
     epochs: int = 2,
     quick: bool = False,
     device: torch.device | str | None = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress = True,
     stop: Callable[[], bool] | None = None,
 ) -> Fp8TrainingResult:
     """Train an MLP by every recipe, with Adam at 1e-3, batch 128.
@@ -150,28 +154,31 @@ def run_fp8_training(
     Parameters
     ----------
     recipes, seeds, epochs
-        What is run: ``len(recipes) * len(seeds)`` trainings.
+        What is run: ``len(recipes) * len(seeds)`` trainings. All of `RECIPES` unless named.
     quick
-        Four recipes, one seed, one epoch.
+        One seed, one epoch and, unless named, four recipes.
     device
         Where; the default is `pick_device()`. FP8 is emulated on every device.
     progress
-        Called with the share of the trainings done, after each.
+        Called with a `Stage` before each training; True shows a line in a notebook, see `progress`.
     stop
-        Asked before each training; once it says True, what has been done is returned.
+        Asked before each training; once it says True, or on an interrupt from the keyboard, the
+        trainings that have ended are returned.
     """
     device = pick_device() if device is None else torch.device(device)
+    if recipes is None:
+        recipes = _QUICK if quick else RECIPES
     if quick:
-        recipes, seeds, epochs = (FP32_PRODUCTS, FP8_SCALED, MXFP8, E4M3_UNSCALED), seeds[:1], 1
+        seeds, epochs = seeds[:1], 1
     task = fp8_task(device, _WIDTHS)
     wanted = [(recipe, seed) for seed in seeds for recipe in recipes]
     runs: list[Fp8Run] = []
-    for recipe, seed in wanted:
-        if stop and stop():
-            break
-        runs.append(_train(task, recipe, seed, epochs, device))
-        if progress:
-            progress(len(runs) / len(wanted))
+    with suppress(KeyboardInterrupt), shown(progress) as tell:
+        for recipe, seed in wanted:
+            if stop and stop():
+                break
+            tell(Stage(f"{recipe.name}, seed {seed}", len(runs) / len(wanted)))
+            runs.append(_train(task, recipe, seed, epochs, device))
     return Fp8TrainingResult(
         network=task.name,
         data=task.data,
