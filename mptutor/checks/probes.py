@@ -20,6 +20,7 @@ from mptutor.checks.probes_autocast import differentiate_function, differentiate
 from mptutor.checks.probes_looks import take_a_look
 from mptutor.checks.probes_loops import drive_average, drive_loop
 from mptutor.checks.probes_ranks import drive_ranks
+from mptutor.checks.probes_speed import drive_quick_loop, time_steps
 from mptutor.checks.probes_steps import take_scaled_steps
 
 Probe = Callable[[Any, Sequence[Any]], Any]
@@ -54,6 +55,8 @@ PROBES: dict[str, Probe] = {
     "differentiate_loss": differentiate_loss,
     "drive_scaler": drive_scaler,
     "drive_loop": drive_loop,
+    "drive_quick_loop": drive_quick_loop,
+    "time_steps": time_steps,
     "drive_average": drive_average,
     "drive_ranks": drive_ranks,
     "take_scaled_steps": take_scaled_steps,

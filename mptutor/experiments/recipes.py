@@ -144,8 +144,9 @@ class In16Bits(nn.Module):
         self.dtype = dtype
 
     def forward(self, *inputs: Tensor) -> Any:
-        """Cast what comes in to 16 bits and what goes out to FP32."""
-        return tree_map(torch.Tensor.float, self.model(*(x.to(self.dtype) for x in inputs)))
+        """Cast what comes in to 16 bits, but for token numbers, and what goes out to FP32."""
+        cast = (x.to(self.dtype) if x.is_floating_point() else x for x in inputs)
+        return tree_map(torch.Tensor.float, self.model(*cast))
 
 
 class Stepper:

@@ -14,6 +14,7 @@ _HOME = {
     "BitExplorer": "bit_explorer",
     "Fp8Explorer": "fp8_explorer",
     "PolicyExplorer": "policy_explorer",
+    "ForecastExplorer": "forecast_explorer",
     "ScaleExplorer": "scale_explorer",
     "ScalerSimulator": "scaler_simulator",
     "StepDebugger": "step_debugger",
