@@ -18,8 +18,9 @@ from typing import Any
 from mptutor.checks.plain import pack
 from mptutor.checks.probes_autocast import differentiate_function, differentiate_loss
 from mptutor.checks.probes_looks import take_a_look
-from mptutor.checks.probes_loops import drive_average, drive_loop
+from mptutor.checks.probes_loops import drive_average, drive_loop, drive_optimizers
 from mptutor.checks.probes_ranks import drive_ranks
+from mptutor.checks.probes_resume import drive_resume
 from mptutor.checks.probes_speed import drive_quick_loop, time_steps
 from mptutor.checks.probes_steps import take_scaled_steps
 
@@ -58,6 +59,8 @@ PROBES: dict[str, Probe] = {
     "drive_quick_loop": drive_quick_loop,
     "time_steps": time_steps,
     "drive_average": drive_average,
+    "drive_optimizers": drive_optimizers,
+    "drive_resume": drive_resume,
     "drive_ranks": drive_ranks,
     "take_scaled_steps": take_scaled_steps,
     "take_a_look": take_a_look,
