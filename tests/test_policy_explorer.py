@@ -211,3 +211,20 @@ def test_keys_go_through_what_is_found():
         None,
         None,
     ]
+
+
+@pytest.mark.parametrize(
+    ("search", "before", "after"),
+    [
+        ("mm", "addmm", "mm"),
+        ("NORM", "layer_norm", "norm"),
+        ("layer", "layer_norm", "layer_norm"),
+        ("sof", "mm", "soft_margin_loss"),
+        ("targets", "mm", "cross_entropy, soft targets"),
+        ("xyz", "mm", None),
+    ],
+)
+def test_typing_leads_to_an_op(search, before, after):
+    state = PolicyExplorer(op=before).state()
+    change = evaluate(SOURCE, "searched(state, search)", state=state, search=search)
+    assert change == ({"search": search, "op": after} if after else {"search": search})

@@ -72,10 +72,18 @@ function scrollTo(list, option) {
   if (below > list.scrollTop) list.scrollTop = below;
 }
 
-// The op looked at stays, unless the search has left it behind.
+// An op of just this name is looked at. Else the one looked at stays, unless the search has left it
+// behind; then it is one that begins so, or the first.
 function searched(state, search) {
   const { matches } = explore({ ...state, search });
-  return matches.includes(state.op) || !matches.length ? { search } : { search, op: matches[0] };
+  const typed = search.trim().toLowerCase();
+  const op = [
+    matches.find((name) => name.toLowerCase() === typed),
+    matches.find((name) => name === state.op),
+    matches.find((name) => name.toLowerCase().startsWith(typed)),
+    matches[0],
+  ].find(Boolean);
+  return op ? { search, op } : { search };
 }
 
 function changeByKey(key, state) {
