@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Exercise 12 · Choosing a recipe
 #
-# Three functions, about 40 lines in all, 45 minutes. The first sees what a training step really
+# Three functions, about 45 lines in all, 45 minutes. The first sees what a training step really
 # runs in, the second notices that it is not what was asked for, the third picks a recipe from
 # measurements. Lesson: [12 · Raw AMP, BF16, Lightning, Accelerate, .half(), FSDP: which
 # recipe?](../../lessons/12_choosing_a_recipe.ipynb)
@@ -22,7 +22,7 @@ from mptutor.checks import check
 # %% [markdown]
 # ## 12.1 See what ran
 #
-# **Write** `look_at`, about 20 lines. You get a model, its optimizer and a function that takes one
+# **Write** `look_at`, about 25 lines. You get a model, its optimizer and a function that takes one
 # training step, from zeroing the gradients to the update of whatever scaler there may be. Who
 # wrote the step, and what is around the model, you don't know.
 #

@@ -288,9 +288,9 @@ plot_framework_costs(result)
 # %% [markdown]
 # *Numbers:* where *bits of* has an entry, a framework changes nothing. A scale below 65536 tells of
 # skipped steps. *Lines:* a switch is one word, once the loop is written for the framework; Trainer
-# replaces the loop. *Time:* what a framework adds to a step does not grow with the network, so it
-# matters for one as tiny as this. Differences smaller than those between two ways of the same
-# framework are noise. FSDP in one process pays for what it does not need here.
+# replaces the loop. *Time:* what a framework adds is Python around the step, so it weighs most on a
+# network as tiny as this. Differences smaller than those between two ways of the same framework
+# are noise. FSDP in one process pays for what it does not need here.
 #
 # *Memory:* 16-bit weights halve weights and gradients. AMP adds 16-bit copies of the weights, and a
 # small MLP has few activations to save on (lesson 09).
