@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mptutor.checks.plain import pack
+from mptutor.checks.probes_amp import drive_in_precision, drive_logged_loop
 from mptutor.checks.probes_autocast import differentiate_function, differentiate_loss
 from mptutor.checks.probes_looks import take_a_look
 from mptutor.checks.probes_loops import drive_average, drive_loop, drive_optimizers
@@ -56,11 +57,13 @@ PROBES: dict[str, Probe] = {
     "differentiate_loss": differentiate_loss,
     "drive_scaler": drive_scaler,
     "drive_loop": drive_loop,
-    "drive_quick_loop": drive_quick_loop,
-    "time_steps": time_steps,
+    "drive_logged_loop": drive_logged_loop,
+    "drive_in_precision": drive_in_precision,
     "drive_average": drive_average,
     "drive_optimizers": drive_optimizers,
     "drive_resume": drive_resume,
+    "drive_quick_loop": drive_quick_loop,
+    "time_steps": time_steps,
     "drive_ranks": drive_ranks,
     "take_scaled_steps": take_scaled_steps,
     "take_a_look": take_a_look,

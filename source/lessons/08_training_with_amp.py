@@ -177,7 +177,7 @@ assert of_ten_steps.reads == 10
 # %% [markdown]
 # It is the scaler's: whether to skip is decided in Python, from `found_inf`.
 #
-# (`simulate_amp` makes a CPU compute as a GPU with Tensor Cores would, and changes nothing on one.)
+# (`simulate_amp` makes a CPU compute as a GPU with Tensor Cores would. A GPU it leaves alone.)
 
 # %%
 apart = max(abs(a - b) for a, b in zip(mixed, plain, strict=True))
@@ -192,7 +192,7 @@ assert 0 < apart < 0.05
 # in BF16. The table shows the latest seed.
 
 # %% tags=["widget"]
-race = TrainingRace(run_training, data=data, seeds=range(5), epochs=1)
+race = TrainingRace(run_training, data=data, seeds=range(5), epochs=1, device=device)
 race
 
 # %% [markdown]
