@@ -11,13 +11,21 @@ function fp8Histogram(choices, { choosePower }) {
   const bars = shape("g");
   const y = HISTOGRAM.height - HISTOGRAM.bottom - 22;
   const name = shape("text", { class: "mpt-outlier-name", y, "text-anchor": "middle" });
-  const svg = shape("svg", { class: "mpt-histogram", height: HISTOGRAM.height, role: "img" }, zones, bars, name);
+  const svg = shape(
+    "svg",
+    { class: "mpt-histogram", height: HISTOGRAM.height, role: "img" },
+    zones,
+    bars,
+    name,
+  );
   const node = element("div", { class: "mpt-chart" }, svg);
   let shown = null;
   let drawn = {};
-  const step = () => node.clientWidth / (high - low);
+  // Asked for once, not for every drawing: after a change the browser lays out the page to answer.
+  let width = 0;
+  const step = () => width / (high - low);
   const paint = () => {
-    const width = node.clientWidth;
+    width ||= node.clientWidth;
     if (!shown || !width) return;
     const { fmt, values, shift } = shown;
     if (drawn.width !== width) svg.setAttribute("viewBox", `0 0 ${width} ${HISTOGRAM.height}`);
@@ -41,7 +49,10 @@ function fp8Histogram(choices, { choosePower }) {
     if (event.buttons & 1 && grip && shown.isDragged)
       choosePower(grip.power + Math.round((event.clientX - grip.x) / step()));
   });
-  const observer = new ResizeObserver(paint);
+  const observer = new ResizeObserver(() => {
+    width = node.clientWidth;
+    paint();
+  });
   observer.observe(node);
   const update = (view) => {
     shown = view;
@@ -60,11 +71,19 @@ function fp8HistogramLabel({ tensor, fmt, shares, scaleSaid }) {
 function drawValues({ exponents, outlier }, { axis: [low] }, step) {
   const base = HISTOGRAM.height - HISTOGRAM.bottom;
   const most = Math.max(...exponents.map(([, n]) => n));
-  const bar = (least, name) => ([exponent, n]) => {
-    const height = Math.max((n / most) * (base - HISTOGRAM.top), least);
-    const x = (exponent - low) * step + 0.5;
-    return shape("rect", { class: name, x, y: base - height, width: Math.max(step - 1, 1), height });
-  };
+  const bar =
+    (least, name) =>
+    ([exponent, n]) => {
+      const height = Math.max((n / most) * (base - HISTOGRAM.top), least);
+      const x = (exponent - low) * step + 0.5;
+      return shape("rect", {
+        class: name,
+        x,
+        y: base - height,
+        width: Math.max(step - 1, 1),
+        height,
+      });
+    };
   // The channel is a small part of the tensor: drawn to scale it would hardly be seen.
   return [...exponents.map(bar(1.5, "mpt-bars")), ...outlier.map(bar(14, "mpt-outlier-bars"))];
 }
@@ -123,7 +142,11 @@ function fp8Slider({ lowest, highest }, { choosePower }) {
 // Every 32 columns of the tensor, a bar of zones for each.
 function blockList() {
   const rows = element("div", { role: "list", "aria-label": "Blocks of columns" });
-  const heading = element("div", { class: "mpt-heading" }, "Block by block: the tensor's columns, 32 at a time");
+  const heading = element(
+    "div",
+    { class: "mpt-heading" },
+    "Block by block: the tensor's columns, 32 at a time",
+  );
   const node = element("div", { class: "mpt-closeup" }, heading, rows);
   let parts = [];
   const update = (view) => {

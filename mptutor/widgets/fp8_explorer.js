@@ -49,13 +49,17 @@ function zonesFrom([flushed, subnormal, infinite], nonzero) {
 // -- in words --------------------------------------------------------------------------------------
 
 function saidOfScale(granularity, power) {
-  return granularity === "tensor" ? `one scale of 2${superscript(power)}` : `a scale for ${SHARED_BY[granularity]}`;
+  return granularity === "tensor"
+    ? `one scale of 2${superscript(power)}`
+    : `a scale for ${SHARED_BY[granularity]}`;
 }
 
 function sentence({ scaleSaid, fmt, tensor, counts, shares, error }) {
   const clips = counts.infinite ? `clips ${shares.infinite} %` : "clips none";
-  return `With ${scaleSaid}, ${fmt.name} makes ${shares.flushed} % of the ${tensor} zero and ${clips}. ` +
-    `Mean relative error: ${Number((100 * error).toPrecision(3))} %.`;
+  return (
+    `With ${scaleSaid}, ${fmt.name} makes ${shares.flushed} % of the ${tensor} zero and ${clips}. ` +
+    `Mean relative error: ${Number((100 * error).toPrecision(3))} %.`
+  );
 }
 
 // A scale as people read it: a power of two where it is one, else to three digits.
@@ -84,9 +88,10 @@ function fp8Facts() {
     return { zone, term, fact, node: element("div", {}, key, fact) };
   });
   const [zeros, error] = [element("dd"), element("dd")];
-  const others = [["apart: zero in FP32", zeros], ["mean relative error", error]].map(([term, fact]) =>
-    element("div", {}, element("dt", {}, term), fact),
-  );
+  const others = [
+    ["apart: zero in FP32", zeros],
+    ["mean relative error", error],
+  ].map(([term, fact]) => element("div", {}, element("dt", {}, term), fact));
   const node = element("dl", { class: "mpt-facts" }, ...facts.map((fact) => fact.node), ...others);
   const update = (view) => {
     const labels = zoneLabels(view.fmt);
@@ -107,14 +112,32 @@ function render({ model, el }) {
   root.classList.add("mpt-scale", "mpt-fp8");
   const readout = createReadout();
   const names = ["power", "fmt", "tensor", "granularity"];
-  const state = () => Object.fromEntries([...names, "tensors", "choices"].map((name) => [name, model.get(name)]));
+  const state = () =>
+    Object.fromEntries([...names, "tensors", "choices"].map((name) => [name, model.get(name)]));
   const { choices, tensors } = state();
   const choose = (changes) => changeModel(model, changes);
-  const acts = { choosePower: (power) => choose({ power: between(power, choices.lowest, choices.highest) }) };
+  const acts = {
+    choosePower: (power) => choose({ power: between(power, choices.lowest, choices.highest) }),
+  };
   const controls = [
-    choice("Tensor", "tensor", Object.keys(tensors).map((name) => [name, name]), choose),
-    choice("Format", "fmt", choices.formats.map(({ name }) => [name, name]), choose),
-    choice("A scale for", "granularity", choices.granularities.map((g) => [g, SHARED_BY[g]]), choose),
+    choice(
+      "Tensor",
+      "tensor",
+      Object.keys(tensors).map((name) => [name, name]),
+      choose,
+    ),
+    choice(
+      "Format",
+      "fmt",
+      choices.formats.map(({ name }) => [name, name]),
+      choose,
+    ),
+    choice(
+      "A scale for",
+      "granularity",
+      choices.granularities.map((g) => [g, SHARED_BY[g]]),
+      choose,
+    ),
   ];
   const parts = [fp8Histogram(choices, acts), fp8Slider(choices, acts), fp8Facts(), blockList()];
   const next = element("p", { class: "mpt-next" });
@@ -127,7 +150,13 @@ function render({ model, el }) {
   const [chart, slider, facts, blocks] = parts.map(({ node }) => node);
   root.append(
     element("div", { class: "mpt-bar" }, ...controls.map(({ node }) => node)),
-    readout.node, next, chart, slider, facts, blocks, help,
+    readout.node,
+    next,
+    chart,
+    slider,
+    facts,
+    blocks,
+    help,
   );
   const redraw = redrawOn(model, names, () => {
     const now = state();
