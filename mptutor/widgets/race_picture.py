@@ -16,8 +16,8 @@ from mptutor.experiments.recipes import RECIPES
 from mptutor.experiments.result import show
 from mptutor.plots.training import dash_of
 
-_WIDTH, _HEIGHT = 640, 230
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 630, 14, 196
+_WIDTH, _HEIGHT = 640, 242
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 630, 26, 208
 _DASHES = {"--": "7 4", "-.": "9 3 2 3", ":": "2 3"}
 
 
@@ -79,7 +79,7 @@ def _row(lanes: Sequence[Lane]) -> str:
 
 
 def _key(lane: Lane) -> str:
-    line = _line(lane, "M0 4H34")
+    line = _line(lane, "M0 4H34", 2)
     return f'<svg class="mpt-key-line" viewBox="0 0 34 8" aria-hidden="true">{line}</svg>'
 
 
@@ -88,7 +88,12 @@ def curves(lanes: Sequence[Lane], steps: int) -> str:
     ceiling = _ceiling(loss for lane in lanes for loss in lane.losses)
     place = _Place(max(steps, 1), ceiling)
     said = "; ".join(_describe(lane) for lane in lanes if lane.losses) or "no step has been taken"
-    parts = [*_axes(place), *(_draw(lane, place) for lane in lanes)]
+    order = [*dict.fromkeys(lane.recipe for lane in lanes)]
+    parts = _axes(place)
+    for lane in lanes:
+        # Each line narrower than those below it, so that lines that agree are all seen.
+        width = 1.5 + 4 * (1 - order.index(lane.recipe) / len(order)) ** 2
+        parts.append(_draw(lane, place, width))
     return (
         f'<svg class="mpt-curves" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'aria-label="Training loss by step. {escape(said)}.">{"".join(parts)}</svg>'
@@ -118,8 +123,8 @@ def _ceiling(losses: Iterable[float]) -> float:
 
 def _axes(place: _Place) -> list[str]:
     parts = []
-    for n in range(5):
-        loss = place.ceiling * n / 4
+    for n in range(6):
+        loss = place.ceiling * n / 5
         y = place.y(loss)
         parts.append(f'<path class="mpt-grid" d="M{_LEFT} {y:.1f}H{_RIGHT}"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{loss:.3g}</text>')
@@ -129,11 +134,11 @@ def _axes(place: _Place) -> list[str]:
         parts.append(f'<text x="{x:.1f}" y="{_BOTTOM + 16}" text-anchor="middle">{step}</text>')
     middle = (_LEFT + _RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{_HEIGHT - 3}" text-anchor="middle">step</text>')
-    parts.append(f'<text x="{_LEFT + 6}" y="{_TOP + 4}">training loss</text>')
+    parts.append(f'<text x="{_LEFT}" y="12">training loss</text>')
     return parts
 
 
-def _draw(lane: Lane, place: _Place) -> str:
+def _draw(lane: Lane, place: _Place, width: float) -> str:
     points = [
         (place.x(step), place.y(loss))
         for step, loss in enumerate(lane.losses, 1)
@@ -141,20 +146,21 @@ def _draw(lane: Lane, place: _Place) -> str:
     ]
     if not points:
         return ""
-    line = _line(lane, "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points))
+    line = _line(lane, "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points), width)
     if not lane.diverged_at_step:
         return line
     x, y = points[-1]
-    cross = _line(lane, f"M{x - 5:.1f} {y - 5:.1f}l10 10m0-10l-10 10", dashed=False)
+    cross = _line(lane, f"M{x - 5:.1f} {y - 5:.1f}l10 10m0-10l-10 10", 2, dashed=False)
     note = f'<text x="{x + 10:.1f}" y="{y + 16:.1f}">NaN at step {lane.diverged_at_step}</text>'
     return line + cross + note
 
 
-def _line(lane: Lane, path: str, dashed: bool = True) -> str:
+def _line(lane: Lane, path: str, width: float, dashed: bool = True) -> str:
     fmt = RECIPES[lane.recipe].fmt.name.lower() if lane.recipe in RECIPES else "green"
     dash = _DASHES.get(dash_of(lane.recipe)) if dashed else None
     drawn = f' stroke-dasharray="{dash}"' if dash else ""
-    return f'<path class="mpt-lane" style="stroke: var(--mpt-{fmt})"{drawn} d="{path}"/>'
+    style = f"stroke: var(--mpt-{fmt}); stroke-width: {width:.1f}"
+    return f'<path class="mpt-lane" style="{style}"{drawn} d="{path}"/>'
 
 
 def _describe(lane: Lane) -> str:

@@ -224,7 +224,7 @@ html[theme="dark"] .mpt-race {{ {dark} }}
 .mpt-curves {{ display: block; width: 100%; }}
 .mpt-curves text {{ fill: var(--mpt-muted); font-size: 12px; }}
 .mpt-grid {{ stroke: var(--mpt-line); stroke-width: 1; fill: none; }}
-.mpt-lane {{ stroke-width: 2; fill: none; stroke-linejoin: round; }}
+.mpt-lane {{ fill: none; stroke-linejoin: round; }}
 .mpt-key-line {{ width: 34px; height: 8px; vertical-align: middle; }}
 .mpt-standings {{ border-collapse: collapse; margin: 4px 0; }}
 .mpt-standings th, .mpt-standings td {{
