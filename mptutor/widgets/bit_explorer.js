@@ -119,11 +119,21 @@ function numberField({ wantText }, numbers) {
       ...examples,
     ),
   );
+  // What cannot be read stays in view, with its complaint, until the number changes: a drawing asked
+  // for earlier may still be on its way.
+  let unread = null;
   const update = ({ text }) => {
+    if (unread?.beside === text) return;
+    unread = null;
     if (input.value !== text) input.value = text;
     input.setAttribute("aria-invalid", "false");
   };
-  return { node, update, markUnreadable: () => input.setAttribute("aria-invalid", "true") };
+  const markUnreadable = (beside, complaint) => {
+    unread = { beside, complaint };
+    input.setAttribute("aria-invalid", "true");
+  };
+  const accept = () => (unread = null);
+  return { node, update, markUnreadable, accept, problem: () => unread?.complaint };
 }
 
 // -- the selected format, close up ------------------------------------------------------------------
@@ -242,19 +252,22 @@ function render({ model, el }) {
       try {
         const number = readNumber(text);
         const selected = rows.find((row) => row.name === fmt);
+        field.accept();
         changeModel(model, { text, code: encode(number, selected) ?? NO_CODE });
         redraw.ask();
       } catch (error) {
-        field.markUnreadable();
+        field.markUnreadable(model.get("text"), error.message);
         readout.say(error.message);
       }
     },
     wantNumber: (number) => actions.wantText(printNumber(number)),
     choose: (fmt) => {
       const { wanted } = now();
+      field.accept();
       changeModel(model, { fmt: fmt.name, code: encode(wanted, fmt) ?? NO_CODE });
     },
     hold: (fmt, code) => {
+      field.accept();
       changeModel(model, { fmt: fmt.name, code, text: printNumber(decode(code, fmt).value) });
     },
   };
@@ -263,14 +276,14 @@ function render({ model, el }) {
   const help = element(
     "p",
     { class: "mpt-help" },
-    "Keys. Bits: arrows move, 0 or 1 sets, Space flips. Slider: ← → go to the next number the format holds, ",
-    "Page Up and Page Down double and halve.",
+    "Keys. Bits: arrows move, 0 or 1 sets, Space flips. Slider: ← → go to the next number the ",
+    "format holds, Page Up and Page Down double and halve.",
   );
   root.append(field.node, readout.node, ...parts.slice(1).map((part) => part.node), help);
   const redraw = redrawOn(model, ["text", "fmt", "code"], () => {
     const view = now();
     for (const part of parts) part.update(view);
-    readout.say(view.problem || sentence(view));
+    readout.say(field.problem() || view.problem || sentence(view));
   });
   return () => {
     redraw.stop();

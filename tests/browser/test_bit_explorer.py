@@ -16,6 +16,7 @@ from tests.browser.figures import (
     show_alone,
     walk_exported,
     walk_in_jupyterlab,
+    write_notebook,
 )
 
 pytestmark = [pytest.mark.browser, pytest.mark.lesson01]
@@ -157,7 +158,7 @@ def test_lesson_01_in_jupyterlab(lab, copy_lesson, open_page):
 
 
 def test_the_kernel_knows_what_the_learner_did(lab, open_page):
-    write_notebook(lab.root / "live.ipynb", LIVE_CELLS)
+    write_notebook(lab.root / "live.ipynb", *LIVE_CELLS)
     page = open_page()
     lab.open(page, "live.ipynb")
     lab.run_all(page)
@@ -176,13 +177,6 @@ LIVE_CELLS = [
     "print('wanted', explorer.result.wanted)",
     "if explorer.result.wanted < 0: explorer.text, explorer.fmt = '2048+1', 'BF16'",
 ]
-
-
-def write_notebook(path, cells):
-    nbformat = pytest.importorskip("nbformat")
-    cells = [nbformat.v4.new_code_cell(source) for source in cells]
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
 
 
 def test_an_untrusted_notebook_shows_the_picture(lab, execute, open_page):
@@ -225,3 +219,26 @@ def test_accessibility(open_page, theme):
         explorer.number.fill(text)
         explorer.row(fmt).get_by_role("radio").check()
         assert_accessible(page, ".mpt")
+
+
+def test_a_complaint_outlives_a_drawing_that_was_asked_for_before_it(open_page):
+    """Two keys may arrive between two frames: the first makes a number, the second none."""
+    page = open_page(offline=True)
+    show_alone(page, BitExplorer(0.1))
+    explorer = Explorer(page)
+    explorer.number.evaluate(TYPE_QUICKLY, ["2", "2^"])
+    explorer.says("“2^” is no number I can read.")
+    assert explorer.number.input_value() == "2^"
+    assert explorer.number.get_attribute("aria-invalid") == "true"
+    explorer.number.fill("2^3")
+    explorer.says("FP16 holds 2^3 exactly.")
+    assert explorer.number.get_attribute("aria-invalid") == "false"
+
+
+TYPE_QUICKLY = """(input, texts) => {
+  for (const text of texts) {
+    input.value = text;
+    input.dispatchEvent(new Event("input"));
+  }
+  return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+}"""
