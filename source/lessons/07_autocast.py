@@ -94,6 +94,7 @@ assert cuda["mean"].rule == cuda["relu"].rule == cuda["batch_norm"].rule == "as 
 # - *widest*: ops of several tensors. One FP32 operand makes the result FP32.
 # - *as given*: all the rest. Autocast does nothing, and the op does what it would do without.
 # - *raises*: one op that is refused; we come to it.
+# - *not observed* is no rule: these few ask the GPU's driver something, or the values.
 #
 # `mean` and `sum` have different rules. No text needs to tell you: ask the table.
 #
@@ -111,14 +112,15 @@ for (on_cuda, on_cpu), n in Counter((a.rule, b.rule) for a, b in differing.ops).
     print(f"  {on_cuda:8} {on_cpu:9} {n:3}")
 
 # %%
-for op in ("softmax", "layer_norm", "sum", "exp", "cross_entropy", "binary_cross_entropy"):
+for op in ("softmax", "layer_norm", "sum", "mv", "cross_entropy", "binary_cross_entropy"):
     print(f"{op:22} {cuda[op].rule:7} {cpu[op].rule}")
 assert (cuda["softmax"].rule, cpu["softmax"].rule) == ("FP32", "as given")
+assert (cuda["mv"].rule, cpu["mv"].rule) == ("16-bit", "as given")
 assert cuda["cross_entropy"].rule == cpu["cross_entropy"].rule == "FP32"
 
 # %% [markdown]
-# So a CPU, left to itself, does not show what a GPU will do. A model can overflow on the laptop and
-# not on the server, and the other way round.
+# So a CPU, left to itself, does not show what a GPU will do. A `sum` in FP16 can overflow on the
+# laptop and not on the server, and with `mv` (matrix times vector) it is the other way round.
 #
 # Look around. The chain below the table shows what several ops, one after another, make of a dtype.
 
