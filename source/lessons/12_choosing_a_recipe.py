@@ -161,7 +161,8 @@ assert fabric.refusal or fabric.ran == expected
 
 # %% [markdown]
 # On a CPU you asked for FP16 and got BF16, without a scale. It did warn, once, in a sentence that
-# scrolls by. And the output says FP32, as predicted above. On a GPU you get what you asked for.
+# scrolls by. And the output says FP32, as that of the wrapper did. On a CUDA GPU it must be FP16;
+# the assert says so.
 #
 # > **Predict.** The repair builds the precision plugin by hand, with a scaler for this device. Will
 # > its weights be near those of the raw FP16 loop, or the same to the last bit?
@@ -327,8 +328,8 @@ assert (t4.recipe, h100.recipe) == ("AMP FP16", "FSDP")
 # Mixed precision keeps FP32 weights (4 bytes), gradients (4) and Adam's two averages (8): 16 bytes
 # a parameter, before any activation.
 #
-# The framework is another choice. It does not change the numbers, so choose it for what else it
-# does for you.
+# The framework is another choice. Where it has a raw loop's bits it does not change the numbers, so
+# choose it for what else it does for you.
 #
 # ## Then measure
 #
@@ -356,9 +357,9 @@ for way in ("FP16", "BF16"):
 # - Hooks on layers, on gradients and on the optimizer's step told what ran, in raw loops and inside
 #   Lightning, Accelerate and FSDP alike; the output's dtype did not.
 # - A switch of Lightning, Accelerate or FSDP had the bits of a raw loop. It took lines, an import
-#   and a fixed time a step.
-# - On a CPU, requests for FP16 were answered with BF16 and a warning, or with FP32 and none. On a
-#   GPU the same cells show none of it.
+#   and some time in each step.
+# - On a CPU, requests for FP16 were answered with BF16 or FP32, and not always with a warning. On a
+#   CUDA GPU the same asserts ask for FP16.
 # - Three questions about the hardware led to a candidate; what ran, loss, time and memory decide.
 #
 # **Now you:** [exercise 12](../exercises/12_choosing_a_recipe/12_choosing_a_recipe.ipynb), 45
