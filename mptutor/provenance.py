@@ -105,11 +105,18 @@ class Beside:
         return heading + "".join(map(_as_html, self.figures))
 
 
-def _as_html(figure: Figure) -> str:
-    _, border, hue = _LOOKS[figure.kind]
+def framed(kind: str, content: str) -> str:
+    """Return HTML that gives ``content``, HTML as well, the mark and the border of a kind."""
+    mark, border, hue = _LOOKS[kind]
     return (
         f'<div style="border-left:6px {border} {colour(hue)};padding:2px 0 2px 10px;'
-        f'margin:5px 0;text-align:left">{figure.mark} <b>{figure.kind}</b> &nbsp;'
+        f'margin:5px 0;text-align:left">{mark} <b>{kind}</b> &nbsp;{content}</div>'
+    )
+
+
+def _as_html(figure: Figure) -> str:
+    return framed(
+        figure.kind,
         f"{escape(figure.what)}: <b>{escape(figure.value)}</b> "
-        f"<small>({escape(figure.source)})</small></div>"
+        f"<small>({escape(figure.source)})</small>",
     )

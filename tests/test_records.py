@@ -127,7 +127,7 @@ def test_records_are_shown_as_what_they_are(tmp_path, record, known):
     (tmp_path / "a.json").write_text(record.to_json())
     shown = records.show("run_tiny", tmp_path)
     page = shown._repr_html_()
-    assert page.startswith("<p><b>recorded on Test GPU, torch 2.9.0, ")
+    assert "<b>recorded</b> &nbsp;on Test GPU, torch 2.9.0, " in page
     assert "<table>" in page
     assert f"recorded on Test GPU, torch 2.9.0, {record.date[:10]}" in str(shown)
     assert records.show("run_failing", tmp_path) is None

@@ -16,6 +16,7 @@ from html import escape
 from pathlib import Path
 
 from mptutor.experiments.result import Result
+from mptutor.provenance import framed
 from mptutor.records.record import Record
 from mptutor.records.registry import EXPERIMENTS
 
@@ -43,7 +44,8 @@ class Shown:
 
     def _repr_html_(self) -> str:
         return "".join(
-            f"<p><b>{escape(r.label)}</b></p>{r.result._repr_html_()}" for r in self.found
+            framed("recorded", escape(r.label.removeprefix("recorded ")) + r.result._repr_html_())
+            for r in self.found
         )
 
 

@@ -207,9 +207,10 @@ function render({ model, el }) {
   const help = element(
     "p",
     { class: "mpt-help" },
-    "Click a mark, or use the slider, to see a layer. Keys on the sliders: ← → one further, Page Up and ",
-    "Page Down more, Home and End to the ends. Dotted: what the data sheet promises; solid: what kernels get. ",
-    "SGD with momentum.",
+    "Click a mark, or use the slider, to see a layer. Keys on the sliders: ← → one further, Page Up ",
+    "and Page Down more, Home and End to the ends. Dotted: what the data sheet promises; solid: ",
+    "what kernels get. The optimizer is SGD with momentum; convolutions in FP32 use TF32 where there ",
+    "is TF32, as is PyTorch's default.",
   );
   root.append(
     element("div", { class: "mpt-bar" }, ...controls.map(({ node }) => node)),

@@ -162,7 +162,7 @@ class ForecastExplorer(LiveFigure):
 
     def picture(self) -> str:
         """Return memory and time of every recipe as SVG."""
-        return forecast_picture.draw(self.describe(), self.result.forecasts)
+        return forecast_picture.draw(self.describe(), self.result.forecasts, self.recipe)
 
     def _problem(self, shown_power: int, layers: int) -> str:
         if shown_power != self.power:

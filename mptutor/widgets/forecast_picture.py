@@ -22,8 +22,11 @@ BOUND_COLOURS = {"arithmetic": "vermillion", "memory": "blue", "launch": "grey"}
 _WIDTH, _LEFT, _BAR, _GAP, _ROW = 680, 100, 235, 90, 26
 
 
-def draw(said: str, forecasts: Mapping[str, Forecast]) -> str:
-    """Return an SVG of peak memory and step time by recipe, below the sentences ``said``."""
+def draw(said: str, forecasts: Mapping[str, Forecast], chosen: str) -> str:
+    """Return an SVG of peak memory and step time by recipe, below the sentences ``said``.
+
+    The name of the ``chosen`` recipe is bold.
+    """
     lines = wrap(said, 96)
     top = 34 + 18 * len(lines)
     largest_bytes = max(f.peak_bytes for f in forecasts.values())
@@ -36,7 +39,7 @@ def draw(said: str, forecasts: Mapping[str, Forecast]) -> str:
     ]
     for row, (recipe, f) in enumerate(forecasts.items()):
         y = top + 16 + row * _ROW
-        parts.append(svg.text(14, y + 12, recipe, size=12, bold=recipe == f.recipe))
+        parts.append(svg.text(14, y + 12, recipe, size=12, bold=recipe == chosen))
         parts += _bar(_LEFT, y, f.peak_bytes_by_part, PART_COLOURS, _BAR / largest_bytes)
         parts += _bar(right, y, f.bound_ms, BOUND_COLOURS, (_BAR - 60) / largest_ms)
         parts.append(

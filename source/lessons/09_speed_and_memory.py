@@ -174,7 +174,7 @@ for n in (32, 256, 2048):
 # ## Shapes
 #
 # Tensor Cores multiply small blocks. NVIDIA's guide (*Matrix Multiplication Background*, section
-# "Tensor Core Requirements") asks for sides that are multiples of 16 bytes, 8 numbers of 16 bits.
+# "Tensor Core Requirements") advises sides that are multiples of 16 bytes, 8 numbers of 16 bits.
 # Measure whether your machine minds; then see how to find such sides in a model.
 
 # %%
@@ -200,8 +200,8 @@ assert "sides_not_multiple_of_8" in notes_about(1001)
 assert "sides_not_multiple_of_8" not in notes_about(1008)
 
 # %% [markdown]
-# So vocabularies are padded. (nanoGPT went from 50257 to 50304, a multiple of 64, and its author
-# reported about 25 % more speed: x.com/karpathy/status/1621578354024677377.)
+# So vocabularies are padded: nanoGPT has 50304 words where GPT-2 has 50257, "padded up to nearest
+# multiple of 64 for efficiency" (model.py of github.com/karpathy/nanoGPT).
 #
 # ## What a layer saves
 #
