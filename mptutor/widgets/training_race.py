@@ -91,6 +91,7 @@ class TrainingRace(VBox):
         self.state = "running"
         self._stop.clear()
         self._start_button.disabled, self._stop_button.disabled = True, False
+        _hear_in_a_subshell(self._stop_button)
         self._say("Running.")
         # With the context of the cell, or the widget's messages would belong to none.
         work = partial(contextvars.copy_context().run, self._race)
@@ -208,6 +209,15 @@ class TrainingRace(VBox):
         )
         data = {**data, "text/plain": repr(self), "text/html": still}
         return (data, *metadata) if metadata else data
+
+
+def _hear_in_a_subshell(button: Button) -> None:
+    """Let clicks be heard where the front end sends them, while a cell keeps the main shell.
+
+    ipykernel 7 sends what comes for a widget to the shell that spoke for it last, which is that of
+    the cell, and has no public way to be told otherwise.
+    """
+    getattr(button.comm, "__dict__", {}).pop("_reply_subshell_id", None)
 
 
 def _css() -> str:
