@@ -51,7 +51,8 @@ class MeansResult(Result):
         rows: dict[tuple[str, str], dict[str, Cell]] = {}
         for m in self.means:
             row = rows.setdefault((m.fmt, m.way), {"on the wire": m.fmt, "way": m.way})
-            row[f"{_told(m.value)} on both"] = m.mean
+            whole = math.isfinite(m.mean) and m.mean >= 1  # shown with all its digits
+            row[f"{_told(m.value)} on both"] = int(m.mean) if whole else m.mean
         return list(rows.values())
 
     def of(self, fmt: str, way: str) -> dict[float, float]:

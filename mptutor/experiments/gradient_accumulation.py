@@ -5,10 +5,9 @@ those that are there: to ``weight.grad``, in the dtype of the weights. With 16-b
 lesson 02's running sum. The larger the sum has grown, the more of each term it rounds away, and a
 term below half an ulp of the sum is lost whole.
 
-How much harm that does is a matter of count. Gradients of single micro-batches are noisy, of either
-sign, so their sum grows like the root of their number rather than like the number, and rounding
-errors average out as well. A few per cent of error after hundreds of micro-batches is what BF16
-gives; one step of SGD makes more noise than that.
+What comes of it here: after 256 micro-batches BF16 is off by between one and two per cent, a sixth
+of the last gradients changes nothing, and both shares rise with the count. FP16, with three bits
+more, is off by a tenth of that.
 
 Who accumulates in FP32 does it for little: one buffer of the weights' size. Autocast has it for
 nothing, since its weights and gradients are FP32. PyTorch's FSDP2 asks for it with

@@ -95,7 +95,10 @@ def _start(command: list[str], log: object) -> subprocess.Popen[bytes]:
 
 
 def _loopback() -> str | None:
-    names = {name for _, name in socket.if_nameindex()} if hasattr(socket, "if_nameindex") else ()
+    try:
+        names = {name for _, name in socket.if_nameindex()}
+    except (AttributeError, OSError):  # an older Windows has no such function
+        names = set()
     return next((name for name in ("lo", "lo0") if name in names), None)
 
 
@@ -142,7 +145,7 @@ def _read(folder: Path, returncode: int) -> str:
         said = next(
             (line.strip() for line in reversed(lines) if "Error" in line), "it said nothing"
         )
-        raise ProcessError(f"The launcher ended with status {returncode}: {said}")
+        raise ProcessError(f"The launcher ended with status {returncode}: {said}.")
     return (folder / "text").read_text("utf-8")
 
 
@@ -159,7 +162,8 @@ def main(function: str, text: str, failure: str, timeout_s: str) -> None:
     try:
         returned = getattr(import_module(module), name)()
     except Exception as error:
-        Path(failure).write_text(f"{type(error).__name__}: {error}", "utf-8")
+        first_line = str(error).partition("\n")[0]
+        Path(failure).write_text(f"{type(error).__name__}: {first_line}", "utf-8")
         raise
     if os.environ["RANK"] == "0":
         Path(text).write_text(returned, "utf-8")

@@ -70,8 +70,8 @@ assert 1.7 < errors["FP8_E5M2"] / errors["FP8_E4M3"] < 2.1
 # gradients are spread wider, and E5M2 spans 32 binades where E4M3 has 18.
 #
 # In large language models a few activations are 100,000 times larger than the others (Sun et al.,
-# [Massive Activations](https://arxiv.org/abs/2402.17762), 2024). So one channel of this layer's
-# activations is made so large.
+# [Massive Activations](https://arxiv.org/abs/2402.17762), 2024). So one channel here is made so
+# large.
 #
 # > **Predict.** What does this outlier do to the others in E4M3, with one scale for the tensor, one
 # > a row, and one a block of 32 neighbours? A row here is one image.
@@ -91,8 +91,8 @@ assert of["block"].relative_error < 0.1 < of["row"].relative_error
 # A scale moves the window and does not widen it. Every row has the outlier in it, so rows help
 # little; blocks confine the damage to the outlier's neighbours. Without a scale only the outlier is
 # wrong, clipped to 448. The figure below asks what that means. In the MX formats 32 values share a
-# power of two
-# ([OCP specification](https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf)).
+# power of two ([OCP
+# specification](https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf)).
 #
 # ## A scale from the past
 #
@@ -230,14 +230,14 @@ sums
 #
 # Data parallel training gives each process, or *rank*, a part of the batch, and averages the
 # gradients before the step: an *all-reduce*. Here are two real processes, started by `torchrun` on
-# [distributed_worker.py](../mptutor/experiments/distributed_worker.py).
+# [distributed_worker.py](../mptutor/experiments/distributed_worker.py). Mostly they import torch.
 
 # %%
 two = run_distributed()
 two
 
 # %% [markdown]
-# If it says that no process can be started, the tables below stay empty.
+# If no process can be started, the tables below stay empty.
 #
 # ## A sum is larger than its terms
 #
@@ -258,8 +258,8 @@ for m in two.means.means:
 # %% [markdown]
 # PyTorch's DDP hooks [divide
 # first](https://docs.pytorch.org/docs/stable/_modules/torch/distributed/algorithms/ddp_comm_hooks/default_hooks.html),
-# for a loud failure is traded for a silent one. More ranks make both worse; `on_ranks` plays many
-# of them without a process.
+# which trades a loud failure for a silent one. More ranks make both worse; `on_ranks` plays many of
+# them without a process.
 #
 # > **Predict.** 64 ranks divide first. From which power of two on is the mean zero?
 
