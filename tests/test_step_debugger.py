@@ -276,7 +276,7 @@ def test_the_view_says_what_happens():
     )
     assert said[3] == f"Step 1, clip: the norm was {norm:.4g} and is 1."
     assert said[4] == "Step 1, step: the optimizer runs. The weights move by 0.1."
-    assert said[5].startswith("Step 1, step: unscale_ has not been called, so step divides by 2¹⁶")
+    assert said[5].startswith("Step 1, step: no unscale_ since the last update, so step divides by")
     assert said[6].endswith("inf or NaN was found and noted.")
     assert said[7] == "Step 1, step: skipped. The weights stay as they are."
     assert said[8].startswith("Step 2, backward: added to the gradients that were there, ")

@@ -186,7 +186,7 @@ const SENTENCES = {
     const isSame = JSON.stringify(gradients) === JSON.stringify(before?.gradients);
     const unscaled = isSame
       ? ""
-      : `unscale_ has not been called, so step divides by ${scaleText(scale)} itself: ${gradientText(gradients)}. `;
+      : `no unscale_ since the last update, so step divides by ${scaleText(scale)} itself: ${gradientText(gradients)}. `;
     return `${unscaled}${foundInf ? "Inf or NaN was found: the optimizer will not run." : "No inf or NaN was found: the optimizer may run."}`;
   },
   stepped: ({ weights: { moved } }) =>
