@@ -27,6 +27,11 @@ function control(tag, attributes = {}, ...children) {
   return element(tag, { "data-lm-suppress-shortcuts": "true", ...attributes }, ...children);
 }
 
+// Writing the same text anew would lay out the page anew.
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
 // -- the stage ------------------------------------------------------------------------------------
 
 // The root of a view, in the page's theme. Call `leave` when the view goes.
@@ -103,9 +108,18 @@ function redrawOn(model, names, draw) {
   return { ask, stop };
 }
 
+// The learner sees a change at once; the kernel is told after the frame, of all changes together.
+const unsaved = new Set();
+
 function changeModel(model, changes) {
   for (const [name, value] of Object.entries(changes)) model.set(name, value);
-  model.save_changes();
+  if (unsaved.has(model)) return;
+  unsaved.add(model);
+  const save = () => {
+    unsaved.delete(model);
+    model.save_changes();
+  };
+  requestAnimationFrame(() => setTimeout(save));
 }
 
 // -- without a kernel -----------------------------------------------------------------------------

@@ -21,7 +21,8 @@ To make the next one:
    ``createReadout`` and ``redrawOn`` of ``base.js``; ``name.css`` with classes of its own.
 4. One line in ``widgets/__init__.py``.
 5. ``tests/test_name.py`` sets the traits; ``tests/browser/test_name.py`` makes one journey by mouse
-   and one by keyboard, in JupyterLab and in the exported page.
+   and one by keyboard, in JupyterLab and in the exported page. ``tests/browser/figures.py`` does
+   what is the same for all.
 """
 
 from __future__ import annotations

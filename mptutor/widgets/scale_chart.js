@@ -39,9 +39,11 @@ function histogram(choices, { choosePower }) {
   const node = element("div", { class: "mpt-chart" }, svg);
   let shown = null;
   let drawn = {};
-  const step = () => node.clientWidth / (high - low);
+  // Asked for once, not for every drawing: after a change the browser lays out the page to answer.
+  let width = 0;
+  const step = () => width / (high - low);
   const paint = () => {
-    const width = node.clientWidth;
+    width ||= node.clientWidth;
     if (!shown || !width) return;
     const { view } = shown;
     if (drawn.width !== width) svg.setAttribute("viewBox", `0 0 ${width} ${HISTOGRAM.height}`);
@@ -62,7 +64,10 @@ function histogram(choices, { choosePower }) {
     if (event.buttons & 1 && grip)
       choosePower(grip.power + Math.round((event.clientX - grip.x) / step()));
   });
-  const observer = new ResizeObserver(paint);
+  const observer = new ResizeObserver(() => {
+    width = node.clientWidth;
+    paint();
+  });
   observer.observe(node);
   const update = (view) => {
     shown = { view };
@@ -86,7 +91,13 @@ function drawZoneBands(fmt, { axis, axis_name = "gradient × scale" }, step) {
     const x = (edges[i] - low) * step;
     const width = (edges[i + 1] - edges[i]) * step;
     if (width <= 0) return [];
-    const band = shape("rect", { class: `mpt-band mpt-zone-${zone}`, x, y: 0, width, height: base });
+    const band = shape("rect", {
+      class: `mpt-band mpt-zone-${zone}`,
+      x,
+      y: 0,
+      width,
+      height: base,
+    });
     const label = shape("text", { class: "mpt-zone-label", x: x + 6, y: 17 }, labels[zone]);
     return width > 70 ? [band, label] : [band];
   });
@@ -128,12 +139,23 @@ function scaleSlider({ lowest, highest }, { choosePower }) {
   const name = element("span", { class: "mpt-safe-name" });
   const track = element("div", { class: "mpt-scale-track" }, safe, name, input);
   const scale = element("output", { class: "mpt-scale-value", "aria-hidden": "true" });
-  const node = element("div", { class: "mpt-scale-line" }, element("span", { class: "mpt-label" }, "Scale"), track, scale);
+  const node = element(
+    "div",
+    { class: "mpt-scale-line" },
+    element("span", { class: "mpt-label" }, "Scale"),
+    track,
+    scale,
+  );
   const place = (power) => (power - lowest) / (highest - lowest);
-  const update = ({ power, window: { smallest, largest } }) => {
+  let marked = null;
+  const update = ({ power, window }) => {
     input.value = power;
     input.setAttribute("aria-valuetext", `2 to the power ${power}`);
-    scale.textContent = `2${superscript(power)}`;
+    setText(scale, `2${superscript(power)}`);
+    if (window !== marked) markSafe(window);
+    marked = window;
+  };
+  const markSafe = ({ smallest, largest }) => {
     const [from, to] = [smallest, largest].map((edge) => between(edge, lowest, highest));
     const empty = smallest > largest;
     safe.hidden = empty || largest < lowest || smallest > highest;
@@ -150,7 +172,11 @@ function scaleSlider({ lowest, highest }, { choosePower }) {
 // One radio button a layer, the one nearest to the loss first, each with its bar of zones.
 function layerList({ chooseLayer }) {
   const rows = element("div", { class: "mpt-layers", role: "radiogroup", "aria-label": "Layer" });
-  const heading = element("div", { class: "mpt-heading" }, "Layer by layer, from the loss to the input");
+  const heading = element(
+    "div",
+    { class: "mpt-heading" },
+    "Layer by layer, from the loss to the input",
+  );
   const node = element("div", { class: "mpt-closeup" }, heading, rows);
   const group = `mpt-layer-${Math.random().toString(36).slice(2)}`;
   let names = "";
@@ -183,8 +209,10 @@ function layerRow(name, group, choose) {
   const update = ({ counts, nonzero }, view) => {
     input.checked = name === view.layer;
     segments.forEach((segment, i) => (segment.style.flexGrow = counts[ZONES[i]] / (nonzero || 1)));
-    const infinite = counts.infinite ? `, ${count(counts.infinite)} ${view.fmt.overflow === "inf" ? "∞" : "too large"}` : "";
-    lost.textContent = `${percent(counts.flushed, nonzero)} % lost${infinite}`;
+    const infinite = counts.infinite
+      ? `, ${count(counts.infinite)} ${view.fmt.overflow === "inf" ? "∞" : "too large"}`
+      : "";
+    setText(lost, `${percent(counts.flushed, nonzero)} % lost${infinite}`);
   };
   return { node, update };
 }

@@ -48,8 +48,18 @@ function zoneCounts(census, fmt, power, cellsPerBinade) {
   };
 }
 
-// The exponents of the smallest and the largest safe scale; infinite where no scale will do.
+const windows = new WeakMap();
+
+// The exponents of the smallest and the largest safe scale; infinite where no scale will do. They
+// depend on what is counted and on the format, not on the scale: each is looked for once.
 function safeWindow(census, fmt, choices) {
+  if (!windows.has(census)) windows.set(census, new Map());
+  const known = windows.get(census);
+  if (!known.has(fmt.name)) known.set(fmt.name, findSafeWindow(census, fmt, choices));
+  return known.get(fmt.name);
+}
+
+function findSafeWindow(census, fmt, choices) {
   let [smallest, largest] = [Infinity, -Infinity];
   for (let power = EVERY_POWER[1]; power >= EVERY_POWER[0]; power--) {
     const { flushed, infinite } = zoneCounts(census, fmt, power, choices.cells_per_binade);
@@ -86,7 +96,9 @@ function explore({ power, fmt, kind, layer, network, networks, choices }) {
   const census = tallies.get(`${kind} ${known}`);
   const counts = zoneCounts(census, chosen, at, perBinade);
   const whole = zoneCounts(tallies.get("all all"), chosen, at, perBinade);
-  const shares = Object.fromEntries(ZONES.map((zone) => [zone, percent(counts[zone], census.nonzero)]));
+  const shares = Object.fromEntries(
+    ZONES.map((zone) => [zone, percent(counts[zone], census.nonzero)]),
+  );
   const rows = ["all", ...layers.map(({ name }) => name).reverse()].map((name) => {
     const row = tallies.get(`${kind} ${name}`);
     return { name, nonzero: row.nonzero, counts: zoneCounts(row, chosen, at, perBinade) };
@@ -112,19 +124,25 @@ function explore({ power, fmt, kind, layer, network, networks, choices }) {
 function sentence({ power, fmt, counts, shares, window }) {
   const infinite = counts.infinite ? count(counts.infinite) : "none";
   const become = fmt.overflow === "inf" ? "infinite" : "too large";
-  const safe = window.smallest > window.largest
-    ? "No scale is safe."
-    : `Safe scales are 2${superscript(window.smallest)} to 2${superscript(window.largest)}.`;
-  return `At a scale of 2${superscript(power)}, ${fmt.name} flushes ${shares.flushed} % of these gradients to zero ` +
-    `and makes ${infinite} ${become}. ${safe}`;
+  const safe =
+    window.smallest > window.largest
+      ? "No scale is safe."
+      : `Safe scales are 2${superscript(window.smallest)} to 2${superscript(window.largest)}.`;
+  return (
+    `At a scale of 2${superscript(power)}, ${fmt.name} flushes ${shares.flushed} % of these gradients to zero ` +
+    `and makes ${infinite} ${become}. ${safe}`
+  );
 }
 
 function nextSentence({ power, fmt, skips, interval }) {
   if (fmt.overflow !== "inf")
     return `${fmt.name} has no infinity, so GradScaler would notice nothing.`;
-  if (skips) return `GradScaler would skip this step and halve the scale to 2${superscript(power - 1)}.`;
-  return `GradScaler would take this step; after ${count(interval)} such steps in a row it would double ` +
-    `the scale to 2${superscript(power + 1)}.`;
+  if (skips)
+    return `GradScaler would skip this step and halve the scale to 2${superscript(power - 1)}.`;
+  return (
+    `GradScaler would take this step; after ${count(interval)} such steps in a row it would double ` +
+    `the scale to 2${superscript(power + 1)}.`
+  );
 }
 
 // -- facts -------------------------------------------------------------------------------------------
@@ -143,10 +161,10 @@ function zoneFacts() {
   const update = (view) => {
     const labels = zoneLabels(view.fmt);
     for (const { zone, term, fact } of facts) {
-      term.textContent = labels[zone];
-      fact.textContent = `${view.shares[zone]} % (${count(view.counts[zone])})`;
+      setText(term, labels[zone]);
+      setText(fact, `${view.shares[zone]} % (${count(view.counts[zone])})`);
     }
-    zeros.textContent = count(view.zeros);
+    setText(zeros, count(view.zeros));
   };
   return { node, update };
 }
@@ -158,7 +176,8 @@ function render({ model, el }) {
   root.classList.add("mpt-scale");
   const readout = createReadout();
   const names = ["power", "fmt", "kind", "layer", "network"];
-  const state = () => Object.fromEntries([...names, "networks", "choices"].map((name) => [name, model.get(name)]));
+  const state = () =>
+    Object.fromEntries([...names, "networks", "choices"].map((name) => [name, model.get(name)]));
   const { choices, networks } = state();
   const choose = (changes) => changeModel(model, changes);
   const acts = {
@@ -168,9 +187,28 @@ function render({ model, el }) {
   const titles = Object.keys(networks);
   const chooseNetwork = ({ network }) => choose({ network, layer: "all" });
   const controls = [
-    ...(titles.length > 1 ? [choice("Network", "network", titles.map((t) => [t, t]), chooseNetwork)] : []),
-    choice("Gradients of", "kind", choices.kinds.map((kind) => [kind, KIND_NAMES[kind]]), choose),
-    choice("Format", "fmt", choices.formats.map(({ name }) => [name, name]), choose),
+    ...(titles.length > 1
+      ? [
+          choice(
+            "Network",
+            "network",
+            titles.map((t) => [t, t]),
+            chooseNetwork,
+          ),
+        ]
+      : []),
+    choice(
+      "Gradients of",
+      "kind",
+      choices.kinds.map((kind) => [kind, KIND_NAMES[kind]]),
+      choose,
+    ),
+    choice(
+      "Format",
+      "fmt",
+      choices.formats.map(({ name }) => [name, name]),
+      choose,
+    ),
   ];
   const parts = [
     histogram(choices, acts),
@@ -188,14 +226,20 @@ function render({ model, el }) {
   const [chart, slider, facts, layers] = parts.map(({ node }) => node);
   root.append(
     element("div", { class: "mpt-bar" }, ...controls.map(({ node }) => node)),
-    readout.node, next, chart, slider, facts, layers, help,
+    readout.node,
+    next,
+    chart,
+    slider,
+    facts,
+    layers,
+    help,
   );
   const redraw = redrawOn(model, names, () => {
     const now = state();
     const view = explore(now);
     for (const part of controls) part.update(now);
     for (const part of parts) part.update(view);
-    next.textContent = nextSentence(view);
+    setText(next, nextSentence(view));
     readout.say(sentence(view));
   });
   return () => {

@@ -1,0 +1,44 @@
+"""What the views share, in a browser: when it is drawn, and when the kernel is told."""
+
+import pytest
+
+from mptutor.widgets.base import javascript
+
+pytestmark = pytest.mark.browser
+
+#: A model that notes, in order, what happens to it.
+NOTE = """async () => {
+  const happened = [];
+  const state = modelWithoutKernel({ x: 0, y: 0 });
+  const model = { ...state, save_changes: () => happened.push(`saved ${state.get("x")}`) };
+  const drawing = redrawOn(model, ["x", "y"], () => happened.push(`drawn ${state.get("x")}`));
+  const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 20)));
+  for (const x of [1, 2, 3]) changeModel(model, { x, y: x });
+  happened.push("asked");
+  await frame();
+  changeModel(model, { x: 4 });
+  await frame();
+  drawing.stop();
+  return happened;
+}"""
+
+
+def test_changes_are_drawn_once_a_frame_and_then_the_kernel_is_told(open_page):
+    page = open_page(offline=True)
+    page.set_content("<!doctype html><title>Nothing</title>")
+    source = javascript().replace("export default { render };", "")
+    happened = page.evaluate(f"() => {{ {source}\nreturn ({NOTE})(); }}")
+    assert happened == ["drawn 0", "asked", "drawn 3", "saved 3", "drawn 4", "saved 4"]
+
+
+def test_the_same_text_is_not_written_anew(open_page):
+    page = open_page(offline=True)
+    page.set_content("<!doctype html><title>Nothing</title><p>one</p>")
+    source = javascript().replace("export default { render };", "")
+    script = """const node = document.querySelector("p");
+    const before = node.firstChild;
+    setText(node, "one");
+    const kept = node.firstChild === before;
+    setText(node, "two");
+    return [kept, node.textContent];"""
+    assert page.evaluate(f"() => {{ {source}\n{script} }}") == [True, "two"]
