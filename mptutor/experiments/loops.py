@@ -149,7 +149,7 @@ def clip_scaled(s: Session, images: Tensor, labels: Tensor) -> Tensor:
 def accumulate_mean(s: Session, images: Tensor, labels: Tensor) -> Tensor:
     """Add up the gradients of micro-batches, each loss divided by their number."""
     s.optimizer.zero_grad()
-    for some_images, some_labels in _micro_batches(images, labels):
+    for some_images, some_labels in micro_batches(images, labels):
         loss = s.loss(some_images, some_labels)
         s.scaler.scale(loss / MICRO_BATCHES).backward()
     s.scaler.step(s.optimizer)
@@ -160,7 +160,7 @@ def accumulate_mean(s: Session, images: Tensor, labels: Tensor) -> Tensor:
 def accumulate_sum(s: Session, images: Tensor, labels: Tensor) -> Tensor:
     """Forget to divide: the learning rate is multiplied by the number of micro-batches."""
     s.optimizer.zero_grad()
-    for some_images, some_labels in _micro_batches(images, labels):
+    for some_images, some_labels in micro_batches(images, labels):
         loss = s.loss(some_images, some_labels)
         s.scaler.scale(loss).backward()
     s.scaler.step(s.optimizer)
@@ -168,7 +168,8 @@ def accumulate_sum(s: Session, images: Tensor, labels: Tensor) -> Tensor:
     return loss
 
 
-def _micro_batches(images: Tensor, labels: Tensor) -> zip[tuple[Tensor, Tensor]]:
+def micro_batches(images: Tensor, labels: Tensor) -> zip[tuple[Tensor, Tensor]]:
+    """Cut a batch into `MICRO_BATCHES` equal parts."""
     return zip(images.chunk(MICRO_BATCHES), labels.chunk(MICRO_BATCHES), strict=True)
 
 
