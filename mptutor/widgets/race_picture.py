@@ -131,7 +131,8 @@ def _axes(place: _Place) -> list[str]:
     for n in range(5):
         step = round(place.steps * n / 4)
         x = place.x(step)
-        parts.append(f'<text x="{x:.1f}" y="{_BOTTOM + 16}" text-anchor="middle">{step}</text>')
+        anchor = "end" if n == 4 else "middle"  # the last one has the edge beside it
+        parts.append(f'<text x="{x:.1f}" y="{_BOTTOM + 16}" text-anchor="{anchor}">{step}</text>')
     middle = (_LEFT + _RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{_HEIGHT - 3}" text-anchor="middle">step</text>')
     parts.append(f'<text x="{_LEFT}" y="12">training loss</text>')

@@ -351,7 +351,7 @@ assert abs(kl["AMP FP16"] / kl["FP32"] - 1) < 0.05
 # > **Predict.** Which share of the weights does one step move in BF16?
 
 # %%
-tuned = run_fine_tuning(quick=True, seeds=(0, 1))
+tuned = run_fine_tuning(quick=True)
 tuned
 
 # %%
