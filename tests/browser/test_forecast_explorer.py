@@ -174,6 +174,7 @@ def widgets():
 def test_nothing_is_cut_off(open_page, theme, width):
     page = open_page(width=width, color_scheme=theme, offline=True)
     assert_nothing_is_cut_off(page, widgets())
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 @THEMES
