@@ -93,7 +93,8 @@ def curves(lanes: Sequence[Lane], steps: int) -> str:
     for lane in lanes:
         # Each line narrower than those below it, so that lines that agree are all seen.
         width = 1.5 + 4 * (1 - order.index(lane.recipe) / len(order)) ** 2
-        parts.append(_draw(lane, place, width))
+        is_first = lane is next(other for other in lanes if other.recipe == lane.recipe)
+        parts.append(_draw(lane, place, width, is_noted=is_first))
     return (
         f'<svg class="mpt-curves" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'aria-label="Training loss by step. {escape(said)}.">{"".join(parts)}</svg>'
@@ -139,7 +140,7 @@ def _axes(place: _Place) -> list[str]:
     return parts
 
 
-def _draw(lane: Lane, place: _Place, width: float) -> str:
+def _draw(lane: Lane, place: _Place, width: float, is_noted: bool) -> str:
     points = [
         (place.x(step), place.y(loss))
         for step, loss in enumerate(lane.losses, 1)
@@ -152,8 +153,8 @@ def _draw(lane: Lane, place: _Place, width: float) -> str:
         return line
     x, y = points[-1]
     cross = _line(lane, f"M{x - 5:.1f} {y - 5:.1f}l10 10m0-10l-10 10", 2, dashed=False)
-    note = f'<text x="{x + 10:.1f}" y="{y + 16:.1f}">NaN at step {lane.diverged_at_step}</text>'
-    return line + cross + note
+    note = f'<text x="{x + 10:.1f}" y="{y - 4:.1f}">NaN at step {lane.diverged_at_step}</text>'
+    return line + cross + (note if is_noted else "")
 
 
 def _line(lane: Lane, path: str, width: float, dashed: bool = True) -> str:
