@@ -28,6 +28,8 @@ function opFinder(now, choose) {
       const change = changeByKey(event.key, now());
       if (!change || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
+      // At once: the next key may arrive before the next frame, and is added to what stands here.
+      if ("search" in change) input.value = change.search;
       choose(change);
     },
   });
