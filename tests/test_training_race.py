@@ -123,16 +123,16 @@ def test_an_interrupt_stops_the_race_and_returns_what_there_is(held, monkeypatch
     slow, _, go = held
     figure = TrainingRace(slow)
     figure.start()
-    join = figure._thread.join
+    wait = figure._ended.wait
     interrupts = iter([KeyboardInterrupt])
 
     def interrupted(timeout):
         go.set()
         for interrupt in interrupts:
             raise interrupt
-        join(timeout)
+        return wait(timeout)
 
-    monkeypatch.setattr(figure._thread, "join", interrupted)
+    monkeypatch.setattr(figure._ended, "wait", interrupted)
     assert not figure.result.finished and figure.state == "stopped"
 
 

@@ -56,7 +56,8 @@ class TrainingRace(VBox):
     def __init__(self, run: Callable[..., TrainingResult] = run_taste, **options: Any) -> None:
         self._run = partial(run, **options)
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._ended.set()
         self._outcome: TrainingResult | Exception | None = None
         self.state = "ready"
         self._start_button = Button(description="Start", button_style="primary", icon="play")
@@ -90,13 +91,13 @@ class TrainingRace(VBox):
         self._clear()
         self.state = "running"
         self._stop.clear()
+        self._ended.clear()
         self._start_button.disabled, self._stop_button.disabled = True, False
         _hear_in_a_subshell(self._stop_button)
         self._say("Running.")
         # With the context of the cell, or the widget's messages would belong to none.
         work = partial(contextvars.copy_context().run, self._race)
-        self._thread = threading.Thread(target=work, name="training race", daemon=True)
-        self._thread.start()
+        threading.Thread(target=work, name="training race", daemon=True).start()
 
     def stop(self) -> None:
         """Ask the race to stop after the steps it is at; what has been done is kept."""
@@ -125,9 +126,10 @@ class TrainingRace(VBox):
         return self.result
 
     def _wait(self) -> None:
-        while self._thread is not None and self._thread.is_alive():
+        # Not by joining the thread: interrupted there, Python 3.11 takes it for ended.
+        while not self._ended.is_set():
             try:
-                self._thread.join(0.05)
+                self._ended.wait(0.05)
             except KeyboardInterrupt:
                 self.stop()
 
@@ -140,6 +142,8 @@ class TrainingRace(VBox):
         except Exception as error:  # it is raised where the result is asked for
             self._outcome = error
             self._end("failed")
+        finally:
+            self._ended.set()
 
     def _take(self, turn: Turn) -> None:
         self._lane_of(turn).take(turn)
