@@ -34,7 +34,6 @@ class Explorer(Figure):
         super().__init__(page)
         self.search = self.figure.get_by_role("combobox", name="Find an op")
         self.options = self.figure.get_by_role("option")
-        self.steps = self.figure.get_by_role("listitem")
 
     def find(self, *typed: str):
         """Put the focus into the search and type, after what is in it is gone."""
@@ -44,16 +43,23 @@ class Explorer(Figure):
     def shows(self, **position):
         """Wait until the readout, the list and the chain are those of the model."""
         widget = PolicyExplorer(**position)
-        self.says(re.compile(f"^{re.escape(widget.describe())}$"))
         result = widget.result
-        selected = self.figure.locator('[role="option"][aria-selected="true"] .mpt-op-name')
-        assert selected.text_content() == result.op
-        assert self.options.count() == len(result.matches)
-        chips = [
-            self.steps.nth(i).locator(".mpt-dtype").all_text_contents()
-            for i in range(self.steps.count())
-        ]
-        assert chips[1:] == [[f"CUDA{s.cuda or '–'}", f"CPU{s.cpu or '–'}"] for s in result.steps]
+        chips = [[f"CUDA{s.cuda or '–'}", f"CPU{s.cpu or '–'}"] for s in result.steps]
+        expected = [widget.describe(), result.op, len(result.matches), chips]
+        for _ in range(100):
+            if self.figure.evaluate(SEEN) == expected:
+                return
+            self.page.wait_for_timeout(50)
+        assert self.figure.evaluate(SEEN) == expected
+
+
+SEEN = """(figure) => [
+  figure.querySelector(".mpt-readout").textContent,
+  figure.querySelector('[role="option"][aria-selected="true"] .mpt-op-name').textContent,
+  figure.querySelectorAll('[role="option"]:not([hidden])').length,
+  [...figure.querySelectorAll("li.mpt-step")].slice(1).map((step) =>
+    [...step.querySelectorAll(".mpt-dtype")].map((chip) => chip.textContent)),
+]"""
 
 
 def start_over(figure):
