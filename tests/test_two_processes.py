@@ -52,6 +52,7 @@ def test_rank_0_answers_and_all_end():
     ("function", "said"),
     [
         ("one_fails", "A process failed: ValueError: rank 1 has no luck"),
+        ("one_fails_and_is_missed", "A process failed: ValueError: rank 1 has no luck"),
         ("one_is_killed", "status"),
     ],
 )

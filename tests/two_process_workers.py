@@ -15,6 +15,16 @@ def one_fails():
     time.sleep(600)
 
 
+def one_fails_and_is_missed():
+    import torch  # here, for the others start sooner without it
+    from torch import distributed
+
+    distributed.init_process_group("gloo")
+    if os.environ["RANK"] == "1":
+        raise ValueError("rank 1 has no luck")
+    distributed.all_reduce(torch.ones(1))
+
+
 def one_is_killed():
     if os.environ["RANK"] == "1":
         os.kill(os.getpid(), signal.SIGKILL)

@@ -26,8 +26,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from typing import BinaryIO
 
 #: How long the launcher may take to end once it was asked to, before it is killed.
 _GRACE_S = 5.0
@@ -51,6 +53,8 @@ def launch(
     function
         ``"module:name"``. It takes nothing; `torch.distributed.init_process_group` is its own
         business, and what it needs for that is in the environment.
+    processes
+        How many.
     timeout_s
         When to give up, in seconds, imports included.
     stop
@@ -75,7 +79,7 @@ def launch(
         return _read(folder, process.returncode)
 
 
-def _start(command: list[str], log: object) -> subprocess.Popen[bytes]:
+def _start(command: list[str], log: BinaryIO) -> subprocess.Popen[bytes]:
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
@@ -162,11 +166,17 @@ def main(function: str, text: str, failure: str, timeout_s: str) -> None:
     try:
         returned = getattr(import_module(module), name)()
     except Exception as error:
-        first_line = str(error).partition("\n")[0]
-        Path(failure).write_text(f"{type(error).__name__}: {first_line}", "utf-8")
+        _leave(Path(failure), error)
         raise
     if os.environ["RANK"] == "0":
         Path(text).write_text(returned, "utf-8")
+
+
+def _leave(failure: Path, error: Exception) -> None:
+    """Write down the first failure; processes that miss the one that failed fail later."""
+    first_line = str(error).partition("\n")[0]
+    with suppress(FileExistsError), failure.open("x", encoding="utf-8") as file:
+        file.write(f"{type(error).__name__}: {first_line}")
 
 
 def _hold_the_lifeline() -> None:
