@@ -196,7 +196,8 @@ def _function_cases(seed: int) -> list[Case]:
         Case("FP32 inputs, a region of BF16", (*inputs(FP32), BF16, False)),
         Case("FP32 inputs, backward inside the region", (*inputs(FP32), FP16, True)),
         Case("FP16 inputs, backward inside the region", (*inputs(FP16), FP16, True)),
-        Case("no region", (*inputs(FP32), None, False)),
+        Case("FP32 inputs, no region", (*inputs(FP32), None, False)),
+        Case("FP16 inputs, no region", (*inputs(FP16), None, False)),
     ]
 
 
@@ -241,6 +242,11 @@ _LOG_PARTITION = Task(
             "forward not guarded",
             answers.forward_unguarded,
             "Your backward is told to use the state that forward had, and nobody has noted it.",
+        ),
+        _function(
+            "cast in a region only",
+            answers.cast_in_a_region_only,
+            "In a region all is right. What does `cast_inputs` cast where autocast is off?",
         ),
         _function(
             "floats alone",

@@ -137,15 +137,17 @@ def _function(
     return lambda device_type: type("LogPartition", (Function,), methods)
 
 
-def _guarded_forward(cast_inputs: torch.dtype | None = torch.float32) -> Callable[..., Tensor]:
-    return torch.amp.custom_fwd(_forward, device_type="cpu", cast_inputs=cast_inputs)
+def _forward_with_floats(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+    return _forward(ctx, x.float(), w.float())
+
+
+def _guarded_forward(
+    cast_inputs: torch.dtype | None = torch.float32, forward: Callable[..., Tensor] = _forward
+) -> Callable[..., Tensor]:
+    return torch.amp.custom_fwd(forward, device_type="cpu", cast_inputs=cast_inputs)
 
 
 _guarded_backward = torch.amp.custom_bwd(_backward, device_type="cpu")
-
-
-def _forward_with_floats(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
-    return _forward(ctx, x.float(), w.float())
 
 
 def _forward_saving_its_inputs(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
@@ -156,11 +158,12 @@ def _forward_saving_its_inputs(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
         return total.log()
 
 
-right_function = _function(_guarded_forward(), _guarded_backward)
+right_function = _function(_guarded_forward(forward=_forward_with_floats), _guarded_backward)
 plain_function = _function()
 inputs_not_cast = _function(_guarded_forward(None), _guarded_backward)
 cast_to_16_bits = _function(_guarded_forward(FP16), _guarded_backward)
-backward_unguarded = _function(_guarded_forward())
+backward_unguarded = _function(_guarded_forward(forward=_forward_with_floats))
+cast_in_a_region_only = _function(_guarded_forward(), _guarded_backward)
 forward_unguarded = _function(backward=_guarded_backward)
 floats_alone = _function(_forward_with_floats)
 saved_as_given = _function(_forward_saving_its_inputs)

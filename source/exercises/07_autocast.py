@@ -104,7 +104,7 @@ def make_log_partition(device_type: str) -> type[torch.autograd.Function]:
         @staticmethod
         @torch.amp.custom_fwd(device_type=device_type, cast_inputs=torch.float32)
         def forward(ctx, x, w):
-            return LogPartition.forward(ctx, x, w)
+            return LogPartition.forward(ctx, x.float(), w.float())
 
         @staticmethod
         @torch.amp.custom_bwd(device_type=device_type)

@@ -68,8 +68,9 @@ assert (norm.input, norm.weight, norm.output) == ("float16", "float32", "float16
 #
 # Autocast is a layer in PyTorch's dispatcher: an op that has an entry there gets its arguments cast
 # first, any other op runs as if nothing were. So the rules can be observed. `observe` calls some
-# 200 ops with 16-bit operands, with FP32 operands and with one of each. For CUDA it does so on
-# tensors that have a device and a dtype but no values, so no GPU is needed.
+# 200 ops with 16-bit operands, with FP32 operands and with one of each (a single operand is then
+# 16-bit). For CUDA it does so on tensors that have a device and a dtype but no values, so no GPU is
+# needed.
 #
 # > **Predict.** Under CUDA autocast, which of these run in FP16 and which in FP32, whatever they
 # > are given: `linear`, `softmax`, `layer_norm`, `sum`, `mean`, `relu`, `add`?
@@ -393,8 +394,8 @@ assert try_out(guarded(torch.float32)) == (torch.float32, torch.float32)
 
 # %% [markdown]
 # Without `cast_inputs`, what the function calls follows the table. `cast_inputs=torch.float32` is
-# for functions that need range or digits. In your own files they are written as decorators, below
-# `@staticmethod`.
+# for functions that need range or digits; where autocast is off it casts nothing. In your own files
+# they are written as decorators, below `@staticmethod`.
 #
 # ## What you have seen
 #

@@ -274,6 +274,22 @@ def guards_backward_alone(device_type):
     return Guarded
 
 
+@wrong("07.2", "cast in a region only")
+def leaves_the_cast_to_the_decorator(device_type):
+    class Guarded(LogPartition):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type=device_type, cast_inputs=torch.float32)
+        def forward(ctx, x, w):
+            return LogPartition.forward(ctx, x, w)
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type=device_type)
+        def backward(ctx, grad):
+            return LogPartition.backward(ctx, grad)
+
+    return Guarded
+
+
 @wrong("07.2", "floats alone")
 def casts_by_hand(device_type):
     class Function(torch.autograd.Function):
@@ -323,6 +339,7 @@ def decorates_outside_and_subtracts_the_largest(device_type):
         @torch.amp.custom_fwd(device_type=device_type, cast_inputs=torch.float32)
         @staticmethod
         def forward(ctx, x, w):
+            x, w = x.float(), w.float()
             logits = x @ w
             ctx.save_for_backward(x, w, logits.softmax(-1))
             top = logits.amax(-1, keepdim=True)
