@@ -43,7 +43,7 @@ machine
 
 # %% [markdown]
 # *Native* formats can be faster here, *emulated* ones only slower. Both are worth seeing, and your
-# machine will say which it is.
+# machine will say which.
 #
 # ## How to fool yourself with a clock
 #
@@ -136,7 +136,8 @@ assert torch.stack(kept).tolist() == read
 #
 # ## Where 16 bits win
 #
-# Square matrix products, alone and under autocast with its casts.
+# Square matrix products, alone and under autocast with its casts. An x means times as fast as FP32,
+# a dash not measured, for it would take long.
 #
 # > **Predict.** From which side on is the format that is native here faster than FP32, if one is?
 # > Do the casts move that up or down? How much slower is one that is emulated?
@@ -200,7 +201,8 @@ assert "sides_not_multiple_of_8" not in notes_about(1008)
 
 # %% [markdown]
 # So vocabularies are padded: nanoGPT has 50304 words where GPT-2 has 50257, "padded up to nearest
-# multiple of 64 for efficiency" (model.py of github.com/karpathy/nanoGPT).
+# multiple of 64 for efficiency" (model.py of github.com/karpathy/nanoGPT). `no_fast_units` says
+# again that 16 bits are emulated.
 #
 # ## What a layer saves
 #
@@ -301,8 +303,9 @@ assert peaks[1] > peaks[0]
 assert abs(peaks[0] / 826.4e6 - 1) < 0.1 and abs(peaks[1] / 925.0e6 - 1) < 0.1
 
 # %% [markdown]
-# It does. How it is made: the step is taken on *fake tensors*, which have shapes and no values. So
-# its bytes are counted, not guessed, but for what CUDA's libraries take for themselves.
+# It does, with too small a surplus. How it is made: the step is taken on *fake tensors*, which have
+# shapes and no values. So its bytes are counted, not guessed, but for what CUDA's libraries take
+# for themselves.
 #
 # ## A step is more than its products
 #
@@ -371,8 +374,8 @@ ForecastExplorer()
 #
 # <details><summary>Answer</summary>
 #
-# The MLP at a batch of 128 or less gains neither: its steps wait for launches, and its copies of
-# weights outweigh what activations save. At 16384 it gains both. Where memory is the limit, twice
+# The MLP at a batch of 256 or less gains neither: its steps wait for launches, and its copies of
+# weights outweigh what activations save. At 1024 it gains both. Where memory is the limit, twice
 # the arithmetic changes little; more bandwidth, or fused layers, would change much.
 #
 # </details>
@@ -384,7 +387,7 @@ ForecastExplorer()
 # second (DeepLearningExamples, ResNet50 v1.5). Its `configs.yml` lays images out channels last in
 # AMP and channels first in FP32, which is TF32 there.
 #
-# > **Predict.** How much of the 2.63 is owed to 16 bits alone?
+# > **Predict.** How much of the 2.63 is owed to 16 bits alone? (This cell takes a while.)
 
 # %%
 rate = {}

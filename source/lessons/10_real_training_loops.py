@@ -43,7 +43,8 @@ from mptutor.widgets import StepDebugger
 #
 # From `backward()` until something divides them, all gradients are *scale* times too large. Whoever
 # looks at them, limits them, adds to them or steps on them in between has to know that. A session
-# `s` holds a model, optimizers, a scaler, and a loss under autocast.
+# `s` holds a model, optimizers, a scaler, and a loss under autocast. `arithmetic` has a CPU compute
+# in FP16 as a GPU would.
 
 # %%
 device = pick_device()
