@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from mptutor.checks import lesson08_loops as loops
+from mptutor.checks.driven import driven
 from mptutor.checks.probes_amp import drive_in_precision, drive_logged_loop
 from mptutor.checks.task import Case, Misunderstanding, Task
 
@@ -25,18 +26,6 @@ _RACE = "The race"
 _PAIRS = "One lucky run"
 _NAIVE = "Why naive FP16 died"
 _VAE = "A term goes missing"
-
-
-def _driven(drive: Callable[..., Any], loop: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what a loop does with the inputs of a case; it does the same each time."""
-    done: dict[str, Any] = {}
-
-    def answer(*inputs: Any) -> Any:
-        if repr(inputs) not in done:
-            done[repr(inputs)] = drive(loop, inputs)
-        return done[repr(inputs)]
-
-    return answer
 
 
 def _alike(expected: Any, got: Any) -> bool:
@@ -82,7 +71,7 @@ def _logged_cases(seed: int) -> list[Case]:
 
 
 def _logs(name: str, reread: str, loop: Callable[..., Any], hint: str) -> Misunderstanding:
-    return Misunderstanding(name, hint, _driven(drive_logged_loop, loop), reread)
+    return Misunderstanding(name, hint, driven(loop, drive_logged_loop), reread)
 
 
 _MIXED = Task(
@@ -90,7 +79,7 @@ _MIXED = Task(
     function="mixed",
     points=2,
     probe="drive_logged_loop",
-    reference=_driven(drive_logged_loop, loops.logged()),
+    reference=driven(loops.logged(), drive_logged_loop),
     agree=_alike,
     cases=_logged_cases,
     misunderstandings=(
@@ -170,7 +159,7 @@ def _precision_cases(seed: int) -> list[Case]:
 
 
 def _trains(name: str, reread: str, loop: Callable[..., Any], hint: str) -> Misunderstanding:
-    return Misunderstanding(name, hint, _driven(drive_in_precision, loop), reread)
+    return Misunderstanding(name, hint, driven(loop, drive_in_precision), reread)
 
 
 _TRAIN = Task(
@@ -178,7 +167,7 @@ _TRAIN = Task(
     function="train",
     points=2,
     probe="drive_in_precision",
-    reference=_driven(drive_in_precision, loops.in_precision()),
+    reference=driven(loops.in_precision(), drive_in_precision),
     agree=_alike,
     cases=_precision_cases,
     misunderstandings=(

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from mptutor.checks import lesson09_loops as loops
+from mptutor.checks.driven import driven
 from mptutor.checks.probes_speed import drive_quick_loop
 from mptutor.checks.task import Case, Misunderstanding, Task
 
@@ -288,20 +289,8 @@ def _close(a: Any, b: Any) -> bool:
     return all(abs(x - y) <= 5e-3 * abs(x) for x, y in zip(a, b, strict=True))
 
 
-def _driven(loop: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Return what a loop does with the inputs of a case; it does the same each time."""
-    done: dict[str, Any] = {}
-
-    def drive(*inputs: Any) -> Any:
-        if repr(inputs) not in done:
-            done[repr(inputs)] = drive_quick_loop(loop, inputs)
-        return done[repr(inputs)]
-
-    return drive
-
-
 def _loop_belief(name: str, loop: Callable[[Any], Any], hint: str) -> Misunderstanding:
-    return Misunderstanding(name, hint, _driven(loop), _WAITS)
+    return Misunderstanding(name, hint, driven(loop, drive_quick_loop), _WAITS)
 
 
 _LOOP = Task(
@@ -309,7 +298,7 @@ _LOOP = Task(
     function="quick_loop",
     points=3,
     probe="drive_quick_loop",
-    reference=_driven(loops.train()),
+    reference=driven(loops.train(), drive_quick_loop),
     agree=_same_waiting,
     cases=_loop_cases,
     misunderstandings=(

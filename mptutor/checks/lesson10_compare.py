@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from mptutor.checks.probes_loops import drive_loop
-from mptutor.checks.task import Agree, Case, Misunderstanding
+from mptutor.checks.task import Agree, Case
 
 # Headings of lesson 10 that the hints send the learner back to.
 RULE = "One rule"
@@ -67,26 +66,3 @@ def _numbers_agree(expected: str, got: Any, tolerance: float) -> bool:
     # A norm that is not finite is inf or NaN, depending on what is added to what.
     a, b = (torch.tensor(x, dtype=torch.float64).nan_to_num(nan=torch.inf) for x in (a, b))
     return torch.allclose(a, b, rtol=tolerance, atol=0)
-
-
-def driven(loop: Callable[..., Any], probe: Callable[..., Any] = drive_loop) -> Callable[..., Any]:
-    """Return what a loop does with the inputs of a case; it does the same each time."""
-    done: dict[str, Any] = {}
-
-    def drive(*inputs: Any) -> Any:
-        if repr(inputs) not in done:
-            done[repr(inputs)] = probe(loop, inputs)
-        return done[repr(inputs)]
-
-    return drive
-
-
-def belief(
-    name: str,
-    reread: str,
-    loop: Callable[..., Any],
-    hint: str,
-    probe: Callable[..., Any] = drive_loop,
-) -> Misunderstanding:
-    """Return the misunderstanding of somebody who writes this loop."""
-    return Misunderstanding(name, hint, driven(loop, probe), reread)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mptutor.checks import lesson10_loops as loops
+from mptutor.checks.driven import belief, driven
 from mptutor.checks.lesson10_compare import (
     ACCUMULATION,
     CLIPPING,
@@ -13,9 +14,7 @@ from mptutor.checks.lesson10_compare import (
     RULE,
     TWO,
     alike,
-    belief,
     cases_of,
-    driven,
 )
 from mptutor.checks.probes_loops import drive_optimizers
 from mptutor.checks.task import Misunderstanding, Task
@@ -86,6 +85,13 @@ TWO_TASK = Task(
             loops.two_optimizers(clipped="all"),
             "The body is unscaled and the head is not, and you clip them together. Only the body "
             "was to be clipped.",
+        ),
+        _two_belief(
+            "clips both as one",
+            CLIPPING,
+            loops.two_optimizers(clipped="unscaled"),
+            "All is unscaled, and the norm that meets the limit is that of body and head together. "
+            "Whose was it to be?",
         ),
         _two_belief(
             "head in both optimizers",

@@ -6,12 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from mptutor.checks import lesson10_loops as loops
-from mptutor.checks.lesson10_compare import (
-    CHECKPOINT,
-    alike,
-    belief,
-    driven,
-)
+from mptutor.checks.driven import belief, driven
+from mptutor.checks.lesson10_compare import CHECKPOINT, alike
 from mptutor.checks.probes_resume import drive_resume
 from mptutor.checks.task import Case, Misunderstanding, Task
 

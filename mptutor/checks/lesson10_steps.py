@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 from mptutor.checks import lesson10_loops as loops
-from mptutor.checks.lesson10_compare import (
-    ACCUMULATION,
-    CLIPPING,
-    ORDER,
-    RULE,
-    alike,
-    belief,
-    cases_of,
-    driven,
-)
+from mptutor.checks.driven import belief, driven
+from mptutor.checks.lesson10_compare import ACCUMULATION, CLIPPING, ORDER, RULE, alike, cases_of
 from mptutor.checks.task import Task
 
 # -- 10.1 clip -----------------------------------------------------------------------------------
@@ -113,6 +105,13 @@ ACCUMULATE_TASK = Task(
             ACCUMULATION,
             loops.accumulating(divide="four"),
             "All is right but the last window. Over how many batches is its mean taken?",
+        ),
+        belief(
+            "last window divided by four, and its loss",
+            ACCUMULATION,
+            loops.accumulating(divide="four", told="parts"),
+            "All is right but the last window, and the loss you return for it. Over how many "
+            "batches are their means taken?",
         ),
         belief(
             "update after every batch",

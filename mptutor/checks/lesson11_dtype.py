@@ -9,15 +9,8 @@ import torch
 
 from mptutor.checks import lesson11_loops as loops
 from mptutor.checks import lesson11_loops_more as more
-from mptutor.checks.lesson11_repairs import (
-    FLAT,
-    HIDE,
-    LITTLE,
-    alike_within,
-    belief,
-    cases_of,
-    driven,
-)
+from mptutor.checks.driven import belief, driven
+from mptutor.checks.lesson11_repairs import FLAT, HIDE, LITTLE, alike_within, cases_of
 from mptutor.checks.probes_loops import drive_average
 from mptutor.checks.task import Misunderstanding, Task
 

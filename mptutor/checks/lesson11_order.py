@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from mptutor.checks import lesson11_loops as loops
 from mptutor.checks import lesson11_loops_more as more
-from mptutor.checks.lesson11_repairs import (
-    CHART,
-    HIDE,
-    alike_within,
-    belief,
-    cases_of,
-    driven,
-)
+from mptutor.checks.driven import belief, driven
+from mptutor.checks.lesson11_repairs import CHART, HIDE, alike_within, cases_of
 from mptutor.checks.task import Task
 
 A = Task(

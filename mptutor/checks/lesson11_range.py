@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from mptutor.checks import lesson11_loops as loops
-from mptutor.checks.lesson11_repairs import (
-    FIRST,
-    GUARD,
-    HIDE,
-    alike_within,
-    belief,
-    cases_of,
-    driven,
-)
+from mptutor.checks.driven import belief, driven
+from mptutor.checks.lesson11_repairs import FIRST, GUARD, HIDE, alike_within, cases_of
 from mptutor.checks.task import Task
 
 B = Task(

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from mptutor.checks.probes_loops import drive_loop
-from mptutor.checks.task import Case, Misunderstanding
+from mptutor.checks.task import Case
 
 # Headings of lesson 11 that the hints send the learner back to.
 FIRST = "NaN from the first step"
@@ -64,26 +63,3 @@ def _no_worse(expected: list[str], got: Any) -> bool:
     """
     aside = {"little_headroom", "skips_persist", "input_not_finite"}
     return isinstance(got, list) and set(got) - aside == set(expected) - aside
-
-
-def driven(loop: Callable[[Any], Any], probe: Callable[..., Any] = drive_loop) -> Callable:
-    """Return what a loop does with the inputs of a case; it does the same each time."""
-    done: dict[str, Any] = {}
-
-    def drive(*inputs: Any) -> Any:
-        if repr(inputs) not in done:
-            done[repr(inputs)] = probe(loop, inputs)
-        return done[repr(inputs)]
-
-    return drive
-
-
-def belief(
-    name: str,
-    reread: str,
-    loop: Callable[[Any], Any],
-    hint: str,
-    probe: Callable[..., Any] = drive_loop,
-) -> Misunderstanding:
-    """Return the misunderstanding of those who would mend the loop like this one."""
-    return Misunderstanding(name, hint, driven(loop, probe), reread)
