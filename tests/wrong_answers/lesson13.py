@@ -299,6 +299,15 @@ def gives_up_alone(grad, ranks):
     return ranks.sum((grad * scale).half()).float() / scale / ranks.size
 
 
+@wrong("13.3", "each its own gradient")
+def keeps_what_it_has(grad, ranks):
+    largest = ranks.max(grad.abs().max()).item()
+    if largest == 0 or not math.isfinite(largest):
+        return grad
+    scale = chosen(largest, 2**15 / ranks.size)
+    return ranks.sum((grad * scale).half()).float() / scale / ranks.size
+
+
 @wrong("13.3", "zero, inf and NaN have no scale")
 def never_meets_them(grad, ranks):
     largest = ranks.max(grad.abs().max()).item()
@@ -324,6 +333,17 @@ def the_largest_becomes_one(grad, ranks):
         return ranks.sum(grad.half()).float()
     total = ranks.sum((grad / largest).half()).float()
     return total * largest / ranks.size
+
+
+@right("13.3")
+def all_stop_together(grad, ranks):
+    largest = ranks.max(grad.abs().max())
+    if not largest.isfinite():
+        return torch.full_like(grad, math.nan)
+    if largest == 0:
+        return torch.zeros_like(grad)
+    scale = chosen(largest.item(), 2**15 / ranks.size)
+    return ranks.sum((grad * scale).half()).float() / scale / ranks.size
 
 
 @right("13.3")
