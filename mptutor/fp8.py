@@ -218,7 +218,7 @@ class DelayedScale:
 
     The order of a step is Transformer Engine's: round the tensor with the scale at hand, note its
     true amax, make the next scale of the history. The scale is 1 at first, and stays as it is
-    while all that is remembered is zero, or any of it is infinite or NaN.
+    where the amax that would choose it is zero, infinite or NaN.
 
     Parameters
     ----------
@@ -259,7 +259,9 @@ class DelayedScale:
 
     def __post_init__(self) -> None:
         if self.algorithm not in ALGORITHMS:
-            raise ValueError(f"algorithm is {self.algorithm!r}; allowed are {ALGORITHMS}")
+            raise ValueError(
+                f"algorithm is {self.algorithm!r}; allowed are {', '.join(ALGORITHMS)}"
+            )
         if self.length < 1:
             raise ValueError(f"length is {self.length}; allowed are 1 and more")
 

@@ -83,7 +83,7 @@ def plot_delayed_scaling(
     )
     above, below = (style(axes, "", "") for axes in picture.subplots(2, sharex=True))
     style(above, "", "size, log scale")
-    style(below, "training step", "relative error, %")
+    style(below, "training step", f"relative error in {fmt.name[4:]}, %")
     steps = range(len(result.amaxes))
     above.plot(steps, result.amaxes, "o", color=colour("grey"), markersize=5, label="amax")
     for way in WAYS:
@@ -92,7 +92,7 @@ def plot_delayed_scaling(
         line = {"linestyle": dash, "color": colour(hue), "linewidth": 1.6}
         if way != "current":
             largest = [fmt.max / scale for scale in trace.scales[1:]]
-            above.step(steps[1:], largest, where="mid", label=f"largest, {way}", **line)
+            above.step(steps[1:], largest, where="mid", label=f"largest number, {way}", **line)
         errors = [100 * damage.relative_error for damage in trace.damages]
         below.plot(steps[1:], errors[1:], marker=".", label=way, **line)
     for axes in (above, below):

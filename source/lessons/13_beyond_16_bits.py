@@ -90,8 +90,8 @@ assert of["block"].relative_error < 0.1 < of["row"].relative_error
 # %% [markdown]
 # A scale moves the window and does not widen it. Every row has the outlier in it, so rows help
 # little; blocks confine the damage to the outlier's neighbours. Without a scale only the outlier is
-# wrong, clipped to 448. The figure below asks what that means. In the MX formats 32 values share a
-# power of two ([OCP
+# wrong, clipped to 448. The explorer further down asks what that means. In the MX formats 32 values
+# share a power of two ([OCP
 # specification](https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf)).
 #
 # ## A scale from the past
@@ -100,21 +100,22 @@ assert of["block"].relative_error < 0.1 < of["row"].relative_error
 # scaling goes by earlier steps: round with the scale at hand, note the true amax, before clipping,
 # and choose the next scale by the largest amax remembered. NVIDIA's Transformer Engine remembers
 # [1024 steps](https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/api/common.html)
-# unless told otherwise.
+# by default.
 #
 # > **Predict.** The amax is 7 once, then 1 again. With a history of three, which tensors are
 # > rounded with which scale?
 
 # %%
 state = DelayedScale(E4M3, length=3)
-for amax in (1.0, 7.0, 1.0, 1.0, 1.0):
+for amax in (1.0, 7.0, 1.0, 1.0, 1.0, 1.0):
     print(f"scale {state.scale:3.0f}, amax {amax:.0f} -> scaled up to {state.scale * amax:.0f}")
     state = state.after(amax)
 assert state.scale == 448
 
 # %% [markdown]
 # The 7 met a scale made for 1 and was clipped, from 3136 to 448. Then it kept the scale down until
-# it was forgotten. Now the gradients of a training, 256 times larger in one step.
+# it was forgotten. Now the gradients of a training, 256 times larger in one step, and later for
+# good.
 #
 # > **Predict.** How far off are they in that step? And in the eight steps after it, with a history
 # > of eight, in E4M3 and in E5M2?
@@ -135,7 +136,8 @@ assert delayed.mean(e5m2, "after the spike") < 1.1 * delayed.mean(e5m2, "before"
 
 # %% [markdown]
 # After the spike the scale is 256 times too small. E4M3 has not that much room to spare, E5M2 has:
-# another reason to give it the gradients.
+# another reason to give it the gradients. *Most recent*, the last amax alone, forgets sooner. A
+# rise that stays costs one step.
 #
 # ## Trained in eight bits
 #
@@ -156,16 +158,15 @@ Fp8Explorer(tensor="activations with outlier", power=0)
 
 # %% [markdown]
 # **Goal.** With one scale for the tensor, find the largest scale in E4M3 that clips nothing, and
-# read what becomes zero. Then find the scales that lose the least.
+# read what becomes zero.
 #
 # **Question.** Drag the scale to the smallest mean relative error, below 3 %. Why is that the worst
 # scale of all?
 #
 # <details><summary>Answer</summary>
 #
-# It clips the whole outlier channel, thousands of times over. Every value counts alike in this
-# error, and the outlier's are few; but they are by far the largest, and the layer's product is
-# made mostly of them.
+# It clips the whole outlier channel, thousands of times over. Its values are few, and each counts
+# like any other in this error; but the layer's product is made mostly of them.
 #
 # </details>
 
@@ -193,8 +194,9 @@ mpt.records.show("optimizer states")
 
 # %% [markdown]
 # Where *v* is kept as zero and *m* is not, a step is divided by 10⁻⁸. The root of *v* has half the
-# binades, and then 8 bits are enough. Real 8-bit optimizers use blocks too, with 256 unevenly
-# spaced values (Dettmers et al., [8-bit Optimizers](https://arxiv.org/abs/2110.02861), 2022).
+# binades, and then 8 bits are enough. E4M3 in blocks holds even *v* itself. Real 8-bit
+# optimizers use blocks too, with 256 unevenly spaced values (Dettmers et al., [8-bit
+# Optimizers](https://arxiv.org/abs/2110.02861), 2022).
 #
 # > **Predict.** *v* is 1 and all gradients are zero from now on, so v ← 0.999 v. After 1000 steps
 # > it is 0.37. In BF16?
@@ -230,14 +232,15 @@ sums
 #
 # Data parallel training gives each process, or *rank*, a part of the batch, and averages the
 # gradients before the step: an *all-reduce*. Here are two real processes, started by `torchrun` on
-# [distributed_worker.py](../mptutor/experiments/distributed_worker.py). Mostly they import torch.
+# [distributed_worker.py](../mptutor/experiments/distributed_worker.py). Most of the wait is
+# their import of torch.
 
 # %%
 two = run_distributed()
 two
 
 # %% [markdown]
-# If no process can be started, the tables below stay empty.
+# Where none can start, the tables stay empty.
 #
 # ## A sum is larger than its terms
 #
@@ -258,8 +261,8 @@ for m in two.means.means:
 # %% [markdown]
 # PyTorch's DDP hooks [divide
 # first](https://docs.pytorch.org/docs/stable/_modules/torch/distributed/algorithms/ddp_comm_hooks/default_hooks.html),
-# which trades a loud failure for a silent one. More ranks make both worse; `on_ranks` plays many of
-# them without a process.
+# which trades a loud failure for a silent one. More ranks make both worse; `on_ranks` plays many
+# without a process.
 #
 # > **Predict.** 64 ranks divide first. From which power of two on is the mean zero?
 
@@ -315,8 +318,7 @@ print(agreed)
 assert agreed == [grads[1].max()] * 3
 
 # %% [markdown]
-# Now all ranks can choose the same scale, with room for as many terms as there are ranks. The
-# exercise goes on from here.
+# Now all ranks can choose the same scale, with room for as many terms as there are ranks.
 #
 # ## An inf on one rank
 #
@@ -355,7 +357,7 @@ except RuntimeError as error:
 #   [`reduce_dtype=torch.float32`](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
 # - A delayed FP8 scale must be the same on all ranks. Transformer Engine reduces the amax over them
 #   ([`reduce_amax`](https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/api/common.html)).
-# - DeepSeek-V3 scaled tiles of 1 × 128 activations and blocks of 128 × 128 weights, all in E4M3.
+# - DeepSeek-V3 scaled tiles of 128 activations and blocks of 128 × 128 weights, all in E4M3.
 
 # %% [markdown]
 # ## What you have seen
