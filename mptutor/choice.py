@@ -27,6 +27,9 @@ if TYPE_CHECKING:  # the data sheets come with the whole forecast
 
 Ask = Callable[["HardwareReport | Gpu", int], tuple[bool, str]]
 
+#: Where no question leads out.
+_OTHERWISE = "FP32"
+
 #: FP32 weight and gradient, 4 bytes each, and Adam's two averages.
 BYTES_A_PARAMETER = 16
 
@@ -97,7 +100,12 @@ def choose(machine: HardwareReport | Gpu, parameters: int) -> Choice:
     machine
         What `mptutor.hardware.report` returns, or an entry of `mptutor.forecast.gpus.GPUS`.
     parameters
-        How many the model has.
+        How many the model has, 1 or more.
+
+    Raises
+    ------
+    ValueError
+        If `parameters` is below 1.
     """
     if parameters < 1:
         raise ValueError(f"parameters: got {parameters}, allowed are positive integers")
@@ -106,7 +114,7 @@ def choose(machine: HardwareReport | Gpu, parameters: int) -> Choice:
         (Question("Does the hardware multiply BF16?", True, "AMP BF16"), _multiplies("BF16")),
         (Question("Does the hardware multiply FP16?", True, "AMP FP16"), _multiplies("FP16")),
     )
-    recipe = "FP32"
+    recipe = _OTHERWISE
     questions: list[Question] = []
     for i, (question, ask) in enumerate(asked):
         answer, because = ask(machine, parameters)
@@ -115,7 +123,7 @@ def choose(machine: HardwareReport | Gpu, parameters: int) -> Choice:
             recipe = question.recipe
             questions += [later for later, _ in asked[i + 1 :]]
             break
-    return Choice(_name_of(machine), tuple(questions), recipe, otherwise="FP32")
+    return Choice(_name_of(machine), tuple(questions), recipe, _OTHERWISE)
 
 
 def _name_of(machine: HardwareReport | Gpu) -> str:
@@ -125,9 +133,10 @@ def _name_of(machine: HardwareReport | Gpu) -> str:
 def _fits(machine: HardwareReport | Gpu, parameters: int) -> tuple[bool, str]:
     needed = BYTES_A_PARAMETER * parameters
     if machine.memory_bytes is None:
-        return True, f"{_amount(needed)}; a CPU's memory is not reported, so see for yourself"
+        return True, f"{_amount(needed)} needed; see whether this CPU has them"
     fits = needed < machine.memory_bytes
-    return fits, f"{_amount(needed)} of {_amount(machine.memory_bytes)}, activations not counted"
+    memory = _amount(machine.memory_bytes)
+    return fits, f"{_amount(needed)} needed, {memory} there; activations not counted"
 
 
 def _multiplies(fmt: str) -> Ask:
