@@ -105,12 +105,14 @@ def accumulating(
     clear: str = "window",
     update: str = "window",
     step: str = "window",
+    told: str = "mean",
 ) -> Loop:
     """Return a loop that accumulates over windows of four batches, the last of which may be short.
 
     `divide` by the batches of the "window", by "four", or "no"; the `last` window is "stepped" or
     "dropped"; gradients are cleared (`clear`) once a "window", once a "batch" or "never"; `update`
-    and `step` come once a "window" or a "batch".
+    and `step` come once a "window" or a "batch". What is `told` of a window is the "mean" of its
+    losses or the sum of the "parts" that went backward.
     """
 
     def loop(p: Any) -> list[float]:
@@ -128,7 +130,7 @@ def accumulating(
                     p.optimizer.zero_grad()
                 loss = loss_of(p, x, y)
                 p.scaler.scale(loss / parts).backward()
-                total += loss.item() / len(window)
+                total += loss.item() / (parts if told == "parts" else len(window))
                 if step == "batch":
                     p.scaler.step(p.optimizer)
                 if update == "batch":
@@ -158,7 +160,8 @@ def two_optimizers(
     """Return a loop that trains the head by Adam and the rest by SGD.
 
     `head` steps through the "scaler", by "itself" or with a scaler of its "own"; `clipped` is the
-    "body", the "scaled" body, "all" or "nothing"; the `penalty` is "scaled", "unscaled" or "none";
+    "body", the "scaled" body, "all" with the head still scaled or "unscaled", or "nothing"; the
+    `penalty` is "scaled", "unscaled" or "none";
     `update` comes "once" or "between" the steps too; SGD has the "body" or "all".
     """
 
@@ -177,10 +180,13 @@ def two_optimizers(
                 term.backward()
             else:
                 p.scaler.scale(loss + term).backward()
-            if clipped in ("body", "all"):
+            if clipped in ("body", "all", "unscaled"):
                 p.scaler.unscale_(of_body)
+            if clipped == "unscaled":
+                p.scaler.unscale_(of_head)
             if clipped != "nothing":
-                clip(p.model.parameters() if clipped == "all" else p.model[:-1].parameters())
+                whole = clipped in ("all", "unscaled")
+                clip(p.model.parameters() if whole else p.model[:-1].parameters())
             p.scaler.step(of_body)
             if update == "between":
                 p.scaler.update()

@@ -215,6 +215,22 @@ def always_divides_by_four(p):
     return losses
 
 
+@wrong("10.2", "last window divided by four, and its loss")
+def divides_its_loss_by_four_too(p):
+    losses, total = [], 0.0
+    p.optimizer.zero_grad()
+    for i, (x, y) in enumerate(p.batches):
+        loss = loss_of(p, x, y) / 4
+        p.scaler.scale(loss).backward()
+        total += loss.item()
+        if (i + 1) % 4 == 0 or i + 1 == len(p.batches):
+            step_and_update(p)
+            p.optimizer.zero_grad()
+            losses.append(total)
+            total = 0.0
+    return losses
+
+
 @wrong("10.2", "update after every batch")
 def updates_in_the_inner_loop(p):
     losses = []
@@ -445,6 +461,21 @@ def clips_the_whole_model(p):
     for x, y in p.batches:
         losses.append(backward(p, x, y))
         p.scaler.unscale_(body)
+        nn.utils.clip_grad_norm_(p.model.parameters(), 0.1)
+        p.scaler.step(body)
+        p.scaler.step(head)
+        p.scaler.update()
+    return losses
+
+
+@wrong("10.3", "clips both as one")
+def unscales_and_clips_the_whole_model(p):
+    body, head = optimizers(p)
+    losses = []
+    for x, y in p.batches:
+        losses.append(backward(p, x, y))
+        p.scaler.unscale_(body)
+        p.scaler.unscale_(head)
         nn.utils.clip_grad_norm_(p.model.parameters(), 0.1)
         p.scaler.step(body)
         p.scaler.step(head)
