@@ -186,6 +186,15 @@ def test_an_exception_can_show_a_belief_too():
     assert "ZeroDivisionError" in verdict.got
 
 
+def test_the_line_shown_is_the_learners_and_not_that_of_a_library():
+    def hooks_what_has_no_gradient(x):
+        return torch.ones(2).register_hook(print)
+
+    hint = "It was raised at `return torch.ones(2).register_hook(print)`."
+    assert verdict_on(hooks_what_has_no_gradient).hint == hint
+    assert verdict_on(lambda: 1).hint == ""  # called with too many inputs, by us
+
+
 def test_nothing_returned_is_said_plainly():
     assert "returned None" in verdict_on(lambda x: None).hint
 

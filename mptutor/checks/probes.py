@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import copy
 import math
+import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from mptutor.checks.plain import pack
@@ -24,6 +26,12 @@ from mptutor.checks.probes_ranks import drive_ranks
 from mptutor.checks.probes_resume import drive_resume
 from mptutor.checks.probes_speed import drive_quick_loop, time_steps
 from mptutor.checks.probes_steps import take_scaled_steps
+
+#: Where code lies that no learner wrote: Python's, what is installed, and ours.
+_NOT_THE_LEARNERS = (
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    str(Path(__file__).resolve().parents[1]),
+)
 
 Probe = Callable[[Any, Sequence[Any]], Any]
 
@@ -88,8 +96,8 @@ def try_out(probe: str, written: Any, inputs: Sequence[Any]) -> dict[str, Any]:
 
 def _describe(error: Exception) -> dict[str, str]:
     frames = traceback.extract_tb(error.__traceback__)
-    outside = [frame for frame in frames if frame.filename != __file__]
-    line = outside[-1].line if outside else ""
+    written = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_LEARNERS)]
+    line = written[-1].line if written else ""
     return {
         "type": type(error).__name__,
         "message": str(error)[:500],
