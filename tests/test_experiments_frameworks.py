@@ -283,6 +283,13 @@ def test_bad_arguments_are_named(result):
         run_framework_recipes(["plain"], steps=5)
 
 
+def test_it_tells_how_far_it_has_come():
+    told = []
+    run_framework_recipes(["plain", ".half()"], quick=True, device="cpu", progress=told.append)
+    assert [stage.done for stage in told] == [0, 0.25, 0.5, 0.75]
+    assert [stage.said for stage in told[1:3]] == [".half()", "plain, timed"]
+
+
 def test_it_stops_when_asked():
     asked = []
 

@@ -39,6 +39,7 @@ from mptutor.data import batches as batches_of
 from mptutor.data import load
 from mptutor.devices import pick_device, synchronize
 from mptutor.experiments.framework_ways import WAYS, Way, find_way, import_seconds, lacks
+from mptutor.experiments.progress import Progress, Reached, Stage, shown
 from mptutor.experiments.raw_loops import Batches
 from mptutor.experiments.result import Cell, Result
 from mptutor.experiments.tasks import seeded
@@ -179,7 +180,7 @@ def run_framework_recipes(
     rounds: int = 2,
     quick: bool = False,
     device: torch.device | str | None = None,
-    progress: Callable[[WayRun], None] | None = None,
+    progress: Progress = True,
     stop: Callable[[], bool] | None = None,
 ) -> FrameworkRecipesResult:
     """Train by every way: once watched, once metered, and in `rounds` for its time.
@@ -197,7 +198,7 @@ def run_framework_recipes(
     device
         Where; the default is `pick_device()`.
     progress
-        Called with each `WayRun` that has been watched and metered.
+        Called with a `Stage` before each training; True shows a line in a notebook, see `progress`.
     stop
         Asked before each training; once it says True, what has been done is returned.
     """
@@ -210,13 +211,13 @@ def run_framework_recipes(
     stop = stop or (lambda: False)
     data = some_batches(steps, device)
     runs: list[WayRun] = []
-    for way in ways:
-        if stop():
-            break
-        runs.append(_metered(way, _watched(way, data, device), data, device))
-        if progress:
-            progress(runs[-1])
-    times = _time_in_turn(ways[: len(runs)], runs, data, device, rounds, stop)
+    with shown(progress) as tell:
+        for i, way in enumerate(ways):
+            if stop():
+                break
+            tell(Stage(way.name, i / len(ways) / (1 + rounds)))
+            runs.append(_metered(way, _watched(way, data, device), data, device))
+        times = _time_in_turn(ways[: len(runs)], runs, data, device, rounds, stop, tell)
     hardware = report(device)
     return FrameworkRecipesResult(
         device.type,
@@ -275,6 +276,7 @@ def _time_in_turn(
     device: torch.device,
     rounds: int,
     stop: Callable[[], bool],
+    tell: Callable[[Reached], None],
 ) -> dict[str, float]:
     """Return the shortest time between two steps of each way that runs, from interleaved rounds.
 
@@ -282,10 +284,11 @@ def _time_in_turn(
     another is other processes; the shortest is the one they disturbed least.
     """
     laps: dict[str, list[float]] = {}
-    for _ in range(rounds):
-        for way, run in zip(ways, runs, strict=True):
+    for turn in range(1, rounds + 1):
+        for i, (way, run) in enumerate(zip(ways, runs, strict=True)):
             if run.refusal or stop():
                 continue
+            tell(Stage(f"{way.name}, timed", (turn + i / len(ways)) / (1 + rounds)))
             laps.setdefault(way.name, []).extend(_laps_ms(way, data, device))
     return {name: min(times) for name, times in laps.items()}
 

@@ -145,7 +145,8 @@ assert ported.ran == ("FP32" if device.type != "cuda" else "AMP FP16")
 #
 # ## Lightning
 #
-# Fabric keeps your loop and takes over device and precision.
+# Fabric keeps your loop and takes over device and precision. The first time, most of the wait is
+# the import of Lightning.
 
 # %%
 print(f"lines: {edits(framework_loops.fabric)}", *compare(framework_loops.fabric), sep="\n")
