@@ -110,7 +110,8 @@ race
 #
 # </details>
 #
-# Without a click the next cell runs the race, and waits for its end.
+# Without a click the next cell runs the race, and waits for its end: half a minute on one core of a
+# server CPU.
 
 # %%
 taste = race.complete()
