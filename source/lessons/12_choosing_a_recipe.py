@@ -217,7 +217,7 @@ if not accelerate.refusal:
 model = mlp((784, 128, 10)).to(device).half()
 optimizer = torch.optim.Adam(model.parameters())
 losses = []
-with mpt.tensorcore.tensor_core():
+with mpt.tensorcore.tensor_core():  # multiply FP16 as a Tensor Core does
     for x, y in some_batches(3, device):
         optimizer.zero_grad()
         loss = loss_fn(model(x.half()), y)
@@ -225,7 +225,7 @@ with mpt.tensorcore.tensor_core():
         optimizer.step()
         losses.append(loss.item())
 print(losses)
-assert losses[1] != losses[1], "the second loss is NaN"
+assert losses[1] != losses[1], "the second loss is a number"
 
 # %% [markdown]
 # Adam's eps of 10⁻⁸ is 0 in FP16; lesson 00 began with it. BF16 weights have no such trouble, and
