@@ -161,10 +161,14 @@ class ZeroGrad(Event):
 
 @dataclass(kw_only=True)
 class Clip(Event):
-    """Gradients were clipped, by torch.nn.utils or by hand (`limit` is None then)."""
+    """Gradients were clipped, by torch.nn.utils or by hand (`limit` is None then).
+
+    `shared` names for an optimizer the others that hold all its clipped gradients as well.
+    """
 
     how: str
     optimizers: list[str]
+    shared: dict[str, list[str]] = field(default_factory=dict)
     limit: float | None = None
     norm: float | None = None
 

@@ -19,6 +19,7 @@ from mptutor.audit.events import (
     Unscale,
 )
 from mptutor.audit.events_forward import Call, Forward
+from mptutor.audit.gradients import Gradients
 from mptutor.audit.rules import NOTE, SUSPECT, WRONG, Evidence, Sighting, rule, seen_at
 
 Sightings = Iterator[Sighting]
@@ -32,7 +33,7 @@ Sightings = Iterator[Sighting]
 )
 def clip_before_unscale(evidence: Evidence) -> Sightings:
     """The limit meets gradients that are larger by the scale, so almost nothing is left of them."""
-    for clip, gradients in evidence.about(Clip):
+    for clip, gradients in _clipped_gradients(evidence):
         if gradients.used is not None or clip.limit == math.inf:
             continue
         if gradients.still_scaled:
@@ -40,6 +41,18 @@ def clip_before_unscale(evidence: Evidence) -> Sightings:
             yield seen_at(clip, _clipped(clip, scale), level=SUSPECT if scale == 1 else None)
         elif gradients.scaled_by_hand is not None and _divided_later(evidence, clip):
             yield seen_at(clip, _clipped(clip, gradients.scaled_by_hand))
+
+
+def _clipped_gradients(evidence: Evidence) -> Iterator[tuple[Clip, Gradients]]:
+    """Go through what was clipped, but for what was unscaled as the gradients of another optimizer.
+
+    An optimizer that nobody uses may hold the same weights as the one that is unscaled and steps.
+    """
+    for clip, state in evidence.moments:
+        if isinstance(clip, Clip):
+            for name in clip.optimizers:
+                if not any(state.of(other).unscaled for other in clip.shared.get(name, ())):
+                    yield clip, state.of(name)
 
 
 def _divided_later(evidence: Evidence, clip: Clip) -> bool:

@@ -179,14 +179,18 @@ class GradientWatch:
         if name not in ("_clip_grads_with_norm_", "clip_grad_value_"):
             return  # a norm was only looked at
         clipped = {id(g) for g in groups[0]}
-        owners = [
-            self.recorder.name(o)
+        held = {
+            self.recorder.name(o): {id(g) for g in gradients_of(o)} & clipped
             for o in list(self.recorder.optimizers)
-            if any(id(g) in clipped for g in gradients_of(o))
-        ]
+        }
+        owners = [name for name, mine in held.items() if mine]
+        shared = {
+            name: [other for other in owners if other != name and held[name] <= held[other]]
+            for name in owners
+        }
         limit = frame.f_locals.get("max_norm", frame.f_locals.get("clip_value"))
         event = self.recorder.record(
-            Clip, how=name.strip("_"), optimizers=owners, limit=float(limit)
+            Clip, how=name.strip("_"), optimizers=owners, shared=shared, limit=float(limit)
         )
         norm = frame.f_locals.get("total_norm")
         if isinstance(norm, Tensor):

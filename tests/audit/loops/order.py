@@ -100,6 +100,34 @@ def norm_measured_before_unscale():
         scaler.update()
 
 
+@silent("clip_before_unscale")
+def clipped_with_an_unused_optimizer_about():
+    """Another optimizer holds the same weights, and never steps."""
+    model, unused, scaler = training()
+    body = torch.optim.SGD(model[0].parameters(), 0.1)
+    head = torch.optim.SGD(model[1:].parameters(), 0.1)
+    for _ in scaled_losses(model, unused, scaler):
+        scaler.unscale_(body)
+        clip_grad_norm_(model[0].parameters(), 1.0)
+        scaler.step(body)
+        scaler.step(head)
+        scaler.update()
+
+
+@fires("clip_before_unscale")
+def clipped_together_with_a_scaled_head():
+    """The norm of both has the scale of one in it."""
+    model, unused, scaler = training()
+    body = torch.optim.SGD(model[0].parameters(), 0.1)
+    head = torch.optim.SGD(model[1:].parameters(), 0.1)
+    for _ in scaled_losses(model, unused, scaler):
+        scaler.unscale_(body)
+        clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(body)
+        scaler.step(head)
+        scaler.update()
+
+
 @fires("clip_after_step")
 def clipped_after_the_step():
     model, optimizer, scaler = training()
