@@ -236,8 +236,9 @@ _TIMING = Task(
         ),
         _clock_belief(
             "the mean",
-            "You wait, and you leave the first steps out. One step in eight takes nine times as "
-            "long, and a mean cannot tell it from the others.",
+            "You wait, and you leave the first steps out, though are they done when you start the "
+            "clock? One step in eight takes nine times as long, and a mean cannot tell it from the "
+            "others.",
             lambda options: {"waited before reading": True, "slow first steps timed": 0},
         ),
     ),
