@@ -320,7 +320,7 @@ assert sgd.runs[1].losses[-1] < 0.6 * sgd.runs[1].losses[0]
 # 10⁻⁴ times a KL term, weak on purpose. Its gradients are about 2⁻²⁴, where FP16 ends.
 #
 # > **Predict.** AMP in FP16, with the scaler left out. Which of the two terms will differ from
-# > FP32's, and will the loss tell you? (Eight networks are trained, in about a minute on that core.)
+# > FP32's, and will the loss tell you? (Eight networks are trained: about a minute on that core.)
 
 # %%
 vae = run_vae(recipes=(FP32, AMP_FP16, AMP_FP16_UNSCALED, AMP_BF16), seeds=(0, 1), quick=True)
