@@ -110,7 +110,7 @@ race
 #
 # </details>
 #
-# Without a click the next cell runs the race, and waits for its end: half a minute on one core of a
+# Without a click the next cell runs the race, and waits for its end: 13 seconds on one core of a
 # server CPU.
 
 # %%

@@ -70,7 +70,7 @@ assert (norm.input, norm.weight, norm.output) == ("float16", "float32", "float16
 # first, any other op runs as if nothing were. So the rules can be observed. `observe` calls some
 # 200 ops with 16-bit operands, with FP32 operands and with one of each (a single operand is then
 # 16-bit). For CUDA it does so on tensors that have a device and a dtype but no values, so no GPU is
-# needed. Both tables together took half a minute on one core of a server CPU.
+# needed. Both tables together took eight seconds on one core of a server CPU.
 #
 # > **Predict.** Under CUDA autocast, which of these run in FP16 and which in FP32, whatever they
 # > are given: `linear`, `softmax`, `layer_norm`, `sum`, `mean`, `relu`, `add`?
