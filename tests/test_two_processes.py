@@ -79,7 +79,9 @@ def test_it_is_stopped_when_asked():
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupt_or_the_death_of_the_starter_ends_all(sent):
     function = "sleeps_soundly"
-    code = f"from {launch.__module__} import launch\n"
+    # What was started in the background, as tests may be, ignores interrupts from birth.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += f"from {launch.__module__} import launch\n"
     code += f"launch('{WORKERS}' ':{function}')"  # in two parts, or it would itself be counted
     starter = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
     try:
