@@ -109,17 +109,29 @@ function redrawOn(model, names, draw) {
 }
 
 // The learner sees a change at once; the kernel is told after the frame, of all changes together.
-const unsaved = new Set();
+// Until then they stand: the kernel's echo of an earlier change may arrive and bring the old value.
+const untold = new Map();
 
 function changeModel(model, changes) {
-  for (const [name, value] of Object.entries(changes)) model.set(name, value);
-  if (unsaved.has(model)) return;
-  unsaved.add(model);
-  const save = () => {
-    unsaved.delete(model);
+  if (!untold.has(model)) untold.set(model, tellAfterFrame(model));
+  const change = untold.get(model);
+  for (const [name, value] of Object.entries(changes)) change(name, value);
+}
+
+function tellAfterFrame(model) {
+  const changes = new Map();
+  const insist = () => changes.forEach((value, name) => model.set(name, value));
+  const tell = () => {
+    untold.delete(model);
+    for (const name of changes.keys()) model.off(`change:${name}`, insist);
     model.save_changes();
   };
-  requestAnimationFrame(() => setTimeout(save));
+  requestAnimationFrame(() => setTimeout(tell));
+  return (name, value) => {
+    if (!changes.has(name)) model.on(`change:${name}`, insist);
+    changes.set(name, value);
+    model.set(name, value);
+  };
 }
 
 // -- without a kernel -----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ const BOUNDARY_COLUMN = 2 + 1 + 8;
 function bitTable(rows, actions) {
   const group = `mpt-format-${Math.random().toString(36).slice(2)}`;
   const drawn = rows.map((fmt) => bitRow(fmt, group, actions));
-  walkWithKeys(drawn.map((row) => row.bits));
+  walkWithKeys(drawn);
   const head = element(
     "div",
     { class: "mpt-row mpt-head", "aria-hidden": "true" },
@@ -83,7 +83,8 @@ function bitRow(fmt, group, { now, hold, choose }) {
     radio.checked = stored === selected;
     node.classList.toggle("mpt-selected", stored === selected);
   };
-  return { node, bits, update };
+  const bitNow = (place) => storedNow().bits?.[place];
+  return { node, bits, bitNow, update };
 }
 
 function showBit(button, bit) {
@@ -122,7 +123,8 @@ function withBitFlipped({ fmt, code, bits }, place) {
 // One bit at a time is in the tab order. Arrows walk over the bits; 0 and 1 set one and go on to the
 // next, so that a code can be typed; Space and Enter flip, as they do on every button.
 function walkWithKeys(rows) {
-  let at = rows[0][0];
+  const places = rows.map((row) => row.bits);
+  let at = places[0][0];
   at.tabIndex = 0;
   const stand = (bit) => {
     if (!bit) return;
@@ -132,15 +134,15 @@ function walkWithKeys(rows) {
     at.focus();
   };
   rows.forEach((row, r) =>
-    row.forEach((bit, place) => {
+    row.bits.forEach((bit, place) => {
       bit.addEventListener("click", () => stand(bit));
       bit.addEventListener("keydown", (event) => {
         if (event.ctrlKey || event.metaKey || event.altKey) return;
         if ("01".includes(event.key)) {
-          if (bit.textContent !== event.key) bit.click();
-          stand(row[place + 1]);
+          if (row.bitNow(place) !== event.key) bit.click();
+          stand(row.bits[place + 1]);
         } else {
-          const next = bitAfterKey(event.key, rows, r, place);
+          const next = bitAfterKey(event.key, places, r, place);
           if (next === undefined) return;
           stand(next);
         }

@@ -31,6 +31,32 @@ def test_changes_are_drawn_once_a_frame_and_then_the_kernel_is_told(open_page):
     assert happened == ["drawn 0", "asked", "drawn 3", "saved 3", "drawn 4", "saved 4"]
 
 
+#: The kernel's echo of a change that is one frame old comes just after the learner's next change.
+ECHO = """async () => {
+  const told = [];
+  const state = modelWithoutKernel({ x: 0, y: 0 });
+  const model = { ...state, save_changes: () => told.push([state.get("x"), state.get("y")]) };
+  const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 20)));
+  changeModel(model, { x: 1, y: 1 });
+  await frame();
+  changeModel(model, { x: 2 });
+  model.set("x", 1);
+  changeModel(model, { x: model.get("x") + 1, y: 3 });
+  model.set("y", 1);
+  await frame();
+  model.set("x", 7); // what the kernel says later counts again
+  return { told, now: [model.get("x"), model.get("y")] };
+}"""
+
+
+def test_an_echo_of_an_earlier_change_does_not_undo_the_next(open_page):
+    page = open_page(offline=True)
+    page.set_content("<!doctype html><title>Nothing</title>")
+    source = javascript().replace("export default { render };", "")
+    seen = page.evaluate(f"() => {{ {source}\nreturn ({ECHO})(); }}")
+    assert seen == {"told": [[1, 1], [3, 3]], "now": [7, 3]}
+
+
 def test_the_same_text_is_not_written_anew(open_page):
     page = open_page(offline=True)
     page.set_content("<!doctype html><title>Nothing</title><p>one</p>")

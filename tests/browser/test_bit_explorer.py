@@ -242,3 +242,16 @@ TYPE_QUICKLY = """(input, texts) => {
   }
   return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
 }"""
+
+
+def test_a_bit_typed_twice_between_two_frames_is_what_was_typed_last(open_page):
+    page = open_page(offline=True)
+    show_alone(page, BitExplorer(0.5))
+    explorer = Explorer(page)
+    explorer.bit(FP16, 0).evaluate(PRESS_QUICKLY, ["1", "0"])
+    explorer.holds(FP16, FP16.encode(0.5))
+
+
+PRESS_QUICKLY = """(bit, keys) => {
+  for (const key of keys) bit.dispatchEvent(new KeyboardEvent("keydown", { key }));
+}"""
