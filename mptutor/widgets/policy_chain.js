@@ -5,7 +5,13 @@ function explore({ search, op, chain, start, other, tables }) {
   const matches = tables.ops.filter((row) => matchesSearch(row, search)).map((row) => row.op);
   const ops = chain.filter((name) => rows.has(name)).slice(0, tables.longest);
   const begin = start === "16-bit" ? tables.dtype : start;
-  const follow = (device) => followed(ops.map((name) => rows.get(name)[device]), begin, other, tables.dtype);
+  const follow = (device) =>
+    followed(
+      ops.map((name) => rows.get(name)[device]),
+      begin,
+      other,
+      tables.dtype,
+    );
   const [cuda, cpu] = [follow("cuda"), follow("cpu")];
   return {
     problem: problemOf({ search, op, chain, tables, rows, matches }),
@@ -18,7 +24,10 @@ function explore({ search, op, chain, start, other, tables }) {
 
 function matchesSearch({ op, family }, search) {
   const name = `${op} ${family}`.toLowerCase();
-  return search.toLowerCase().split(/\s+/).every((word) => name.includes(word));
+  return search
+    .toLowerCase()
+    .split(/\s+/)
+    .every((word) => name.includes(word));
 }
 
 // What each op gives, from its row of outcomes for 16-bit, FP32 and mixed operands.
@@ -47,9 +56,10 @@ function problemOf({ search, op, chain, tables, rows, matches }) {
 function sentence({ problem, selected, start, steps }, does) {
   if (problem) return problem;
   const [onCuda, onCpu] = [does[selected.rules.cuda], does[selected.rules.cpu]];
-  const said = onCuda === onCpu
-    ? `${selected.op} ${onCuda} on both.`
-    : `${selected.op} ${onCuda} on CUDA and ${onCpu} on the CPU.`;
+  const said =
+    onCuda === onCpu
+      ? `${selected.op} ${onCuda} on both.`
+      : `${selected.op} ${onCuda} on CUDA and ${onCpu} on the CPU.`;
   if (!steps.length) return said;
   const [cuda, cpu] = [comesOut(steps, "cuda"), comesOut(steps, "cpu")];
   const both = cuda === cpu ? `${cuda} on both` : `${cuda} on CUDA and ${cpu} on the CPU`;
@@ -59,6 +69,7 @@ function sentence({ problem, selected, start, steps }, does) {
 function comesOut(steps, device) {
   const reached = steps.filter((step) => step[device] !== "");
   const last = reached.at(-1);
-  const isWhole = reached.length === steps.length && !["raises", "not observed"].includes(last[device]);
+  const isWhole =
+    reached.length === steps.length && !["raises", "not observed"].includes(last[device]);
   return isWhole ? `comes out ${last[device]}` : `breaks off at ${last.op}`;
 }

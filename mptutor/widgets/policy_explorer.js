@@ -7,9 +7,20 @@ const DEVICE_NAMES = { cuda: "CUDA", cpu: "CPU" };
 
 // A dtype or a rule in a box; 16 bits are filled, FP32 is outlined, all the rest is plain.
 function chip(text, prefix = "") {
-  const kind = { "16-bit": "low", float16: "low", bfloat16: "bf16", FP32: "wide", float32: "wide", raises: "raises" }[text];
-  return element("span", { class: `mpt-dtype mpt-dtype-${kind ?? "plain"}` },
-    ...(prefix ? [element("span", { class: "mpt-device" }, prefix)] : []), text || "–");
+  const kind = {
+    "16-bit": "low",
+    float16: "low",
+    bfloat16: "bf16",
+    FP32: "wide",
+    float32: "wide",
+    raises: "raises",
+  }[text];
+  return element(
+    "span",
+    { class: `mpt-dtype mpt-dtype-${kind ?? "plain"}` },
+    ...(prefix ? [element("span", { class: "mpt-device" }, prefix)] : []),
+    text || "–",
+  );
 }
 
 // -- finding an op ------------------------------------------------------------------------------------
@@ -18,11 +29,25 @@ function opFinder(now, choose) {
   explorers += 1;
   const id = `mpt-ops-${explorers}-${Math.random().toString(36).slice(2)}`;
   const { tables } = now();
-  const options = new Map(tables.ops.map((row, i) => [row.op, opOption(row, `${id}-${i}`, choose)]));
-  const list = element("div", { class: "mpt-ops", id, role: "listbox", "aria-label": "Ops" }, ...options.values());
+  const options = new Map(
+    tables.ops.map((row, i) => [row.op, opOption(row, `${id}-${i}`, choose)]),
+  );
+  const list = element(
+    "div",
+    { class: "mpt-ops", id, role: "listbox", "aria-label": "Ops" },
+    ...options.values(),
+  );
   const input = control("input", {
-    type: "text", class: "mpt-input mpt-search", role: "combobox", "aria-label": "Find an op", placeholder: "Find an op",
-    "aria-expanded": "true", "aria-controls": id, "aria-autocomplete": "list", spellcheck: "false", autocomplete: "off",
+    type: "text",
+    class: "mpt-input mpt-search",
+    role: "combobox",
+    "aria-label": "Find an op",
+    placeholder: "Find an op",
+    "aria-expanded": "true",
+    "aria-controls": id,
+    "aria-autocomplete": "list",
+    spellcheck: "false",
+    autocomplete: "off",
     oninput: () => choose(searched(now(), input.value)),
     onkeydown: (event) => {
       const change = changeByKey(event.key, now());
@@ -34,10 +59,20 @@ function opFinder(now, choose) {
     },
   });
   const found = element("span", { class: "mpt-found" });
-  const head = element("div", { class: "mpt-op mpt-ops-head", "aria-hidden": "true" },
-    element("span", {}, "op"), element("span", {}, "CUDA"), element("span", {}, "CPU"));
-  const node = element("div", { class: "mpt-finder" },
-    element("div", { class: "mpt-finder-bar" }, input, found), head, list);
+  const head = element(
+    "div",
+    { class: "mpt-op mpt-ops-head", "aria-hidden": "true" },
+    element("span", {}, "op"),
+    element("span", {}, "CUDA"),
+    element("span", {}, "CPU"),
+  );
+  const node = element(
+    "div",
+    { class: "mpt-finder" },
+    element("div", { class: "mpt-finder-bar" }, input, found),
+    head,
+    list,
+  );
   let shown = "";
   const update = ({ matches, selected }) => {
     const { search } = now();
@@ -59,11 +94,20 @@ function opFinder(now, choose) {
 }
 
 function opOption({ op, family, rules }, id, choose) {
-  return element("div", {
-    class: "mpt-op", id, role: "option", title: family,
-    onclick: () => choose({ op }),
-    ondblclick: () => choose({ op, add: op }),
-  }, element("span", { class: "mpt-op-name" }, op), chip(rules.cuda), chip(rules.cpu));
+  return element(
+    "div",
+    {
+      class: "mpt-op",
+      id,
+      role: "option",
+      title: family,
+      onclick: () => choose({ op }),
+      ondblclick: () => choose({ op, add: op }),
+    },
+    element("span", { class: "mpt-op-name" }, op),
+    chip(rules.cuda),
+    chip(rules.cpu),
+  );
 }
 
 // Within the list only, from which offsets count: the page should stand still.
@@ -109,14 +153,30 @@ function opCard(now, choose) {
   const operands = [tables.dtype, "float32", "one of each"];
   const cells = operands.map(() => [element("td"), element("td")]);
   const rule = [element("td"), element("td")];
-  const row = (name, [cuda, cpu]) => element("tr", {}, element("th", { scope: "row" }, name), cuda, cpu);
-  const table = element("table", { class: "mpt-outcomes" },
-    element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "operands"),
-      element("th", { scope: "col" }, "CUDA gives"), element("th", { scope: "col" }, "the CPU gives"))),
-    element("tbody", {}, ...operands.map((name, i) => row(name, cells[i])), row("rule", rule)));
+  const row = (name, [cuda, cpu]) =>
+    element("tr", {}, element("th", { scope: "row" }, name), cuda, cpu);
+  const table = element(
+    "table",
+    { class: "mpt-outcomes" },
+    element(
+      "thead",
+      {},
+      element(
+        "tr",
+        {},
+        element("th", { scope: "col" }, "operands"),
+        element("th", { scope: "col" }, "CUDA gives"),
+        element("th", { scope: "col" }, "the CPU gives"),
+      ),
+    ),
+    element("tbody", {}, ...operands.map((name, i) => row(name, cells[i])), row("rule", rule)),
+  );
   const error = element("p", { class: "mpt-error-text" });
-  const add = control("button", { type: "button", class: "mpt-button", onclick: () => choose({ add: now().op }) },
-    "add to the chain (Enter)");
+  const add = control(
+    "button",
+    { type: "button", class: "mpt-button", onclick: () => choose({ add: now().op }) },
+    "add to the chain (Enter)",
+  );
   const node = element("div", { class: "mpt-card" }, heading, table, error, add);
   const update = ({ selected }) => {
     heading.replaceChildren(selected.op, element("span", { class: "mpt-kind" }, selected.family));
@@ -136,11 +196,33 @@ function chainLine(now, choose) {
   const steps = element("ol", { class: "mpt-chain", "aria-label": "The chain" });
   const { tables } = now();
   const presets = tables.presets.map(([name, ops]) =>
-    control("button", { type: "button", class: "mpt-button", title: ops.join(", "), onclick: () => choose({ chain: ops }) }, name));
-  const clear = control("button", { type: "button", class: "mpt-button", onclick: () => choose({ chain: [] }) }, "clear");
-  const bar = element("div", { class: "mpt-bar mpt-chain-bar" },
+    control(
+      "button",
+      {
+        type: "button",
+        class: "mpt-button",
+        title: ops.join(", "),
+        onclick: () => choose({ chain: ops }),
+      },
+      name,
+    ),
+  );
+  const clear = control(
+    "button",
+    { type: "button", class: "mpt-button", onclick: () => choose({ chain: [] }) },
+    "clear",
+  );
+  const bar = element(
+    "div",
+    { class: "mpt-bar mpt-chain-bar" },
     element("span", { class: "mpt-label", "aria-hidden": "true" }, "Chain"),
-    element("div", { class: "mpt-buttons", role: "group", "aria-label": "Chains to look at" }, ...presets, clear));
+    element(
+      "div",
+      { class: "mpt-buttons", role: "group", "aria-label": "Chains to look at" },
+      ...presets,
+      clear,
+    ),
+  );
   const remove = (at) => choose({ chain: now().chain.filter((_, i) => i !== at) });
   let drawn = "";
   const update = ({ start, steps: chain }) => {
@@ -148,24 +230,40 @@ function chainLine(now, choose) {
     if (wanted === drawn) return;
     drawn = wanted;
     const focused = [...steps.querySelectorAll("button")].indexOf(document.activeElement);
-    steps.replaceChildren(chainStep({ op: "start", cuda: start, cpu: start }),
-      ...chain.map((step, i) => chainStep(step, () => remove(i), i)));
+    steps.replaceChildren(
+      chainStep({ op: "start", cuda: start, cpu: start }),
+      ...chain.map((step, i) => chainStep(step, () => remove(i), i)),
+    );
     const buttons = steps.querySelectorAll("button");
-    if (focused >= 0) (buttons[Math.min(focused, buttons.length - 1)] ?? clear).focus({ preventScroll: true });
+    if (focused >= 0)
+      (buttons[Math.min(focused, buttons.length - 1)] ?? clear).focus({ preventScroll: true });
   };
   return { node: element("div", { class: "mpt-chain-part" }, bar, steps), update };
 }
 
 function chainStep({ op, cuda, cpu }, remove, at) {
   const name = element("span", { class: "mpt-step-name" }, op);
-  const cross = remove && control("button", {
-    type: "button", class: "mpt-button mpt-remove", "aria-label": `Remove ${op}, step ${at + 1}`, onclick: remove,
-  }, "×");
+  const cross =
+    remove &&
+    control(
+      "button",
+      {
+        type: "button",
+        class: "mpt-button mpt-remove",
+        "aria-label": `Remove ${op}, step ${at + 1}`,
+        onclick: remove,
+      },
+      "×",
+    );
   const differs = cuda !== cpu;
-  return element("li", { class: `mpt-step${differs ? " mpt-differs" : ""}` },
+  return element(
+    "li",
+    { class: `mpt-step${differs ? " mpt-differs" : ""}` },
     element("div", { class: "mpt-step-head" }, name, ...(cross ? [cross] : [])),
-    chip(cuda, DEVICE_NAMES.cuda), chip(cpu, DEVICE_NAMES.cpu),
-    element("span", { class: "mpt-step-note" }, differs ? "they differ" : ""));
+    chip(cuda, DEVICE_NAMES.cuda),
+    chip(cpu, DEVICE_NAMES.cpu),
+    element("span", { class: "mpt-step-note" }, differs ? "they differ" : ""),
+  );
 }
 
 // -- all together -------------------------------------------------------------------------------------
@@ -177,29 +275,55 @@ function render({ model, el }) {
   const names = ["search", "op", "chain", "start", "other"];
   const now = () => Object.fromEntries([...names, "tables"].map((name) => [name, model.get(name)]));
   const { tables } = now();
+  // What could not be done is said until something is done.
+  let complaint = "";
   const choose = ({ add, ...changes }) => {
     const { chain } = now();
-    if (add && chain.length >= tables.longest) {
-      readout.say(`A chain of ${tables.longest} ops is as long as it gets. Remove one first.`);
-      return;
-    }
-    changeModel(model, add ? { ...changes, chain: [...chain, add] } : changes);
+    const isFull = add && chain.length >= tables.longest;
+    complaint = isFull
+      ? `A chain of ${tables.longest} ops is as long as it gets. Remove one first.`
+      : "";
+    if (!isFull) changeModel(model, add ? { ...changes, chain: [...chain, add] } : changes);
     redraw.ask();
   };
-  const start = choice("The chain starts with", "start", [["float32", "float32"], ["16-bit", tables.dtype]], choose);
-  const other = choice("Other operands are", "other", [["same", "like the tensor"], ["float32", "float32"]], choose);
+  const start = choice(
+    "The chain starts with",
+    "start",
+    [
+      ["float32", "float32"],
+      ["16-bit", tables.dtype],
+    ],
+    choose,
+  );
+  const other = choice(
+    "Other operands are",
+    "other",
+    [
+      ["same", "like the tensor"],
+      ["float32", "float32"],
+    ],
+    choose,
+  );
   const parts = [opFinder(now, choose), opCard(now, choose), chainLine(now, choose)];
   const [finder, card, line] = parts;
-  const help = element("p", { class: "mpt-help" },
+  const help = element(
+    "p",
+    { class: "mpt-help" },
     "Type to search; ↑ ↓ go through what is found, Enter adds it to the chain. Both tables were observed under ",
-    `autocast to ${tables.dtype} in torch ${tables.torch}; for CUDA no GPU was needed.`);
-  root.append(readout.node, element("div", { class: "mpt-columns" }, finder.node, card.node), line.node,
-    element("div", { class: "mpt-bar" }, start.node, other.node), help);
+    `autocast to ${tables.dtype} in torch ${tables.torch}; for CUDA no GPU was needed.`,
+  );
+  root.append(
+    readout.node,
+    element("div", { class: "mpt-columns" }, finder.node, card.node),
+    line.node,
+    element("div", { class: "mpt-bar" }, start.node, other.node),
+    help,
+  );
   const redraw = redrawOn(model, names, () => {
     const view = explore(now());
     for (const part of parts) part.update(view);
     for (const radio of [start, other]) radio.update(now());
-    readout.say(sentence(view, tables.does));
+    readout.say(complaint || sentence(view, tables.does));
   });
   return () => {
     redraw.stop();

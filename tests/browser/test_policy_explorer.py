@@ -15,6 +15,7 @@ from tests.browser.figures import (
     Figure,
     assert_all_accessible,
     assert_nothing_is_cut_off,
+    show_alone,
     walk_exported,
     walk_in_jupyterlab,
 )
@@ -22,6 +23,8 @@ from tests.browser.figures import (
 pytestmark = [pytest.mark.browser, pytest.mark.lesson07]
 
 LESSON = "07_autocast.ipynb"
+
+FULL = f"A chain of {LONGEST} ops is as long as it gets. Remove one first."
 
 
 # -- what a learner does ---------------------------------------------------------------------------
@@ -137,7 +140,7 @@ def look_at_a_chain_that_breaks_off(figure):
 def make_the_chain_too_long(figure):
     figure.click("clear")
     figure.find(*"mm", *["Enter"] * (LONGEST + 1))
-    figure.says(f"A chain of {LONGEST} ops is as long as it gets. Remove one first.")
+    figure.says(FULL)
     figure.press("Escape")
 
 
@@ -188,3 +191,20 @@ def test_nothing_is_cut_off(open_page, theme, width):
 def test_accessibility(open_page, theme):
     page = open_page(color_scheme=theme, offline=True)
     assert_all_accessible(page, (PolicyExplorer(**position) for position in POSITIONS))
+
+
+def test_what_could_not_be_done_outlives_a_drawing_asked_for_before_it(open_page):
+    """Two keys may arrive between two frames: the first fills the chain, the second is too much."""
+    page = open_page(offline=True)
+    show_alone(page, PolicyExplorer(search="mm", op="mm", chain=["mm"] * (LONGEST - 1)))
+    explorer = Explorer(page)
+    explorer.search.evaluate(PRESS_QUICKLY, ["Enter", "Enter"])
+    explorer.says(FULL)
+    explorer.find()
+    explorer.shows(op="mm", chain=["mm"] * LONGEST)
+
+
+PRESS_QUICKLY = """(search, keys) => {
+  for (const key of keys) search.dispatchEvent(new KeyboardEvent("keydown", { key }));
+  return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+}"""
