@@ -103,6 +103,14 @@ def test_where_processes_cannot_be_started_it_says_so_and_is_empty(monkeypatch):
     assert DistributedResult.from_json(none.to_json()) == none
 
 
+def test_an_interrupt_and_a_stop_are_said_too():
+    def interrupt(stage):
+        raise KeyboardInterrupt
+
+    assert "interrupted before they were done" in run_distributed(progress=interrupt).problem
+    assert "stopped before they were done" in run_distributed(stop=lambda: True).problem
+
+
 def test_the_lesson_goes_on_without_processes():
     (path,) = (Path(__file__).resolve().parent.parent / "lessons").glob("13_*.ipynb")
     cells = [c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]

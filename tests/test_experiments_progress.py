@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -11,14 +12,20 @@ from mptutor.data import load
 from mptutor.experiments import progress
 from mptutor.experiments.deep_sigmoid import run_deep_sigmoid
 from mptutor.experiments.fine_tuning import run_fine_tuning
+from mptutor.experiments.framework_recipes import run_framework_recipes
 from mptutor.experiments.loop_patterns import LoopPatternsResult, run_loop_patterns
-from mptutor.experiments.progress import Stage, shown, somebody_watches
+from mptutor.experiments.memory_sweep import run_memory_sweep
+from mptutor.experiments.optimizer_states import run_optimizer_states
+from mptutor.experiments.progress import Stage, run_each, shown, somebody_watches
 from mptutor.experiments.race import race
 from mptutor.experiments.recipes import FP32, NAIVE_FP16, PURE_BF16
 from mptutor.experiments.scale_sweep import ScaleSweepResult, run_scale_sweep
+from mptutor.experiments.scaler_traces import run_scaler_traces
+from mptutor.experiments.speed_sweep import run_speed_sweep
 from mptutor.experiments.tasks import adam, classify, shorten
 from mptutor.experiments.training_result import TrainingResult
 from mptutor.models import mlp
+from mptutor.scaling import DynamicLossScaler
 
 
 def interrupt(reached):
@@ -116,11 +123,46 @@ def test_an_interrupted_sweep_returns_what_there_is():
     assert ScaleSweepResult.from_json(result.to_json()) == result
 
 
-def test_interrupted_loops_return_what_there_is():
-    def interrupt_the_second(stage):
-        if stage.done:
-            raise KeyboardInterrupt
+def interrupt_the_second(stage):
+    if stage.done:
+        raise KeyboardInterrupt
 
+
+def test_jobs_are_run_in_turn_until_one_is_interrupted():
+    told = []
+    jobs = [(word, word.upper) for word in ("one", "two", "three", "four")]
+    assert run_each(jobs, told.append) == (("ONE", "TWO", "THREE", "FOUR"), True)
+    assert told[:2] == [Stage("one", 0.0), Stage("two", 0.25)]
+    assert run_each(jobs, interrupt_the_second) == (("ONE",), False)
+    assert run_each(jobs, False, stop=iter([False, False, True]).__next__) == (
+        ("ONE", "TWO"),
+        False,
+    )
+    assert run_each([], False) == ((), True)
+
+
+@pytest.mark.parametrize(
+    "run, of_one_job",
+    [
+        (run_speed_sweep, lambda r: {p.size for p in r.products} == {32}),
+        (run_memory_sweep, lambda r: [s.recipe for s in r.steps] == ["FP32"]),
+        (
+            partial(run_scaler_traces, {"a": DynamicLossScaler, "b": DynamicLossScaler}),
+            lambda r: r.of("a"),
+        ),
+        (run_optimizer_states, lambda r: len(r.runs) == 1),
+        (partial(run_framework_recipes, ["plain", ".half()"]), lambda r: len(r.runs) == 1),
+    ],
+)
+def test_what_is_interrupted_or_stopped_returns_what_there_is(run, of_one_job):
+    result = run(quick=True, device="cpu", progress=interrupt_the_second)
+    assert not result.finished and of_one_job(result) and len(result.table()) >= 1
+    assert type(result).from_json(result.to_json()) == result
+    nothing = run(quick=True, device="cpu", stop=lambda: True)
+    assert not nothing.finished and nothing.table() == []
+
+
+def test_interrupted_loops_return_what_there_is():
     result = run_loop_patterns(["clipping"], quick=True, progress=interrupt_the_second)
     assert not result.finished and [run.variant for run in result.runs] == ["right"]
     assert LoopPatternsResult.from_json(result.to_json()) == result

@@ -26,6 +26,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mptutor.experiments.progress import Progress
 from mptutor.experiments.result import Cell, Result
 from mptutor.experiments.two_processes import ProcessError, launch
 
@@ -200,16 +201,22 @@ class DistributedResult(Result):
 
 
 def run_distributed(
-    *, timeout_s: float = 180.0, stop: Callable[[], bool] | None = None
+    *,
+    timeout_s: float = 180.0,
+    progress: Progress = True,
+    stop: Callable[[], bool] | None = None,
 ) -> DistributedResult:
     """Start two processes on `mptutor.experiments.distributed_worker` and return what they found.
 
     They run on the CPU, whatever the machine, and most of the time they import torch. Where they
-    cannot be started, fail, or are not done in `timeout_s` seconds, the result says so in a
-    sentence. None is left behind, by an interrupt either.
+    cannot be started, fail, are stopped or interrupted, or are not done in `timeout_s` seconds, the
+    result says so in a sentence. None is left behind.
     """
     worker = "mptutor.experiments.distributed_worker:measure"
     try:
-        return DistributedResult.from_json(launch(worker, timeout_s=timeout_s, stop=stop))
+        text = launch(worker, timeout_s=timeout_s, progress=progress, stop=stop)
+        return DistributedResult.from_json(text)
     except ProcessError as error:
         return DistributedResult(problem=str(error))
+    except KeyboardInterrupt:
+        return DistributedResult(problem="The processes were interrupted before they were done.")

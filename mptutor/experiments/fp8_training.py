@@ -19,8 +19,8 @@ wrong because it comes from the step before (`fp8_scaling.run_delayed_scaling`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean, stdev
 
 import torch
@@ -28,7 +28,7 @@ import torch
 from mptutor.devices import pick_device
 from mptutor.experiments.fp8_layers import Fp8Recipe, share_flushed, with_fp8_products
 from mptutor.experiments.fp8_tensors import fp8_task
-from mptutor.experiments.progress import Progress, Stage, shown
+from mptutor.experiments.progress import Progress, run_each
 from mptutor.experiments.result import Cell, Result, show
 from mptutor.experiments.tasks import Task
 from mptutor.formats import FP8_E4M3, FP8_E5M2
@@ -171,14 +171,12 @@ def run_fp8_training(
     if quick:
         seeds, epochs = seeds[:1], 1
     task = fp8_task(device, _WIDTHS)
-    wanted = [(recipe, seed) for seed in seeds for recipe in recipes]
-    runs: list[Fp8Run] = []
-    with suppress(KeyboardInterrupt), shown(progress) as tell:
-        for recipe, seed in wanted:
-            if stop and stop():
-                break
-            tell(Stage(f"{recipe.name}, seed {seed}", len(runs) / len(wanted)))
-            runs.append(_train(task, recipe, seed, epochs, device))
+    trainings = [
+        (f"{recipe.name}, seed {seed}", partial(_train, task, recipe, seed, epochs, device))
+        for seed in seeds
+        for recipe in recipes
+    ]
+    runs, finished = run_each(trainings, progress, stop)
     return Fp8TrainingResult(
         network=task.name,
         data=task.data,
@@ -186,8 +184,8 @@ def run_fp8_training(
         epochs=epochs,
         steps_per_epoch=task.steps_per_epoch,
         batch_size=task.batch_size,
-        runs=tuple(runs),
-        finished=len(runs) == len(wanted),
+        runs=runs,
+        finished=finished,
     )
 
 

@@ -27,7 +27,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 
@@ -200,7 +200,8 @@ def run_framework_recipes(
     progress
         Called with a `Stage` before each training; True shows a line in a notebook, see `progress`.
     stop
-        Asked before each training; once it says True, what has been done is returned.
+        Asked before each training; once it says True, or on an interrupt from the keyboard, what
+        has been done is returned.
     """
     if steps <= _WARMUP_STEPS:
         raise ValueError(f"steps: got {steps}, allowed are {_WARMUP_STEPS + 1} or more")
@@ -211,13 +212,16 @@ def run_framework_recipes(
     stop = stop or (lambda: False)
     data = some_batches(steps, device)
     runs: list[WayRun] = []
-    with shown(progress) as tell:
+    times: dict[str, float] = {}
+    finished = False
+    with suppress(KeyboardInterrupt), shown(progress) as tell:
         for i, way in enumerate(ways):
             if stop():
                 break
             tell(Stage(way.name, i / len(ways) / (1 + rounds)))
             runs.append(_metered(way, _watched(way, data, device), data, device))
         times = _time_in_turn(ways[: len(runs)], runs, data, device, rounds, stop, tell)
+        finished = not stop()
     hardware = report(device)
     return FrameworkRecipesResult(
         device.type,
@@ -226,7 +230,7 @@ def run_framework_recipes(
         steps,
         {p: import_seconds(p) for p in _installed(ways)},
         _compare([replace(r, step_ms=times.get(r.name)) for r in runs]),
-        finished=not stop(),
+        finished=finished,
     )
 
 

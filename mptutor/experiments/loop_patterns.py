@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from statistics import fmean, stdev
 
@@ -24,7 +24,7 @@ from torch import Tensor
 from mptutor.data import ImageData, batches, load
 from mptutor.devices import pick_device
 from mptutor.experiments.loops import PATTERNS, Pattern, Session, Step, make_session, plain_step
-from mptutor.experiments.progress import Progress, Stage, shown
+from mptutor.experiments.progress import Progress, run_each
 from mptutor.experiments.recipes import AMP_FP16
 from mptutor.experiments.result import Cell, Result
 from mptutor.experiments.tasks import accuracy, order_seed
@@ -152,17 +152,19 @@ def run_loop_patterns(
     data = load("fashion-mnist-5k", device=device)
     if quick:
         seeds, epochs = seeds[:1], 1
-    trainings = [(seed, p, variant) for seed in seeds for p in chosen for variant in _VARIANTS]
-    runs: list[LoopRun] = []
-    with suppress(KeyboardInterrupt), shown(progress) as tell:
-        for seed, pattern, variant in trainings:
-            tell(Stage(f"{pattern.name}, {variant}, seed {seed}", len(runs) / len(trainings)))
-            if stop and stop():
-                break
-            session = make_session(optimizer, seed=seed, device=device)
-            runs.append(_train(pattern, variant, session, data, epochs, seed))
-    finished = len(runs) == len(trainings)
-    return LoopPatternsResult(optimizer, str(device), epochs, tuple(runs), finished)
+
+    def train(pattern: Pattern, variant: str, seed: int) -> LoopRun:
+        session = make_session(optimizer, seed=seed, device=device)
+        return _train(pattern, variant, session, data, epochs, seed)
+
+    trainings = [
+        (f"{pattern.name}, {variant}, seed {seed}", partial(train, pattern, variant, seed))
+        for seed in seeds
+        for pattern in chosen
+        for variant in _VARIANTS
+    ]
+    runs, finished = run_each(trainings, progress, stop)
+    return LoopPatternsResult(optimizer, str(device), epochs, runs, finished)
 
 
 def _named(pattern: str | Pattern) -> Pattern:

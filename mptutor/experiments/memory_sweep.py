@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mptutor.devices import pick_device
+from mptutor.experiments.progress import Progress, run_each
 from mptutor.experiments.recipes import AMP_BF16, AMP_FP16, FP32, Recipe
 from mptutor.experiments.result import Cell, Result
 from mptutor.experiments.tasks import seeded
@@ -50,10 +52,11 @@ class StepMemory:
 
 @dataclass(frozen=True)
 class MemorySweepResult(Result):
-    """The memory of training steps on one device."""
+    """The memory of training steps on one device; ``finished`` unless it was stopped."""
 
     device: str
     steps: tuple[StepMemory, ...]
+    finished: bool = True
 
     def of(self, model: str, batch_size: int, recipe: str) -> StepMemory:
         """Return one step's memory."""
@@ -108,6 +111,8 @@ def run_memory_sweep(
     recipes: Sequence[Recipe] = (FP32, AMP_FP16, AMP_BF16),
     quick: bool = False,
     device: torch.device | str | None = None,
+    progress: Progress = True,
+    stop: Callable[[], bool] | None = None,
 ) -> MemorySweepResult:
     """Measure one training step, with SGD and momentum, for each setting and recipe.
 
@@ -122,6 +127,9 @@ def run_memory_sweep(
         The first three settings and the first two recipes.
     device
         Where; the default is `pick_device()`.
+    progress, stop
+        Told a `Stage` before each step; asked before each. Once `stop` says True, or on an
+        interrupt from the keyboard, the steps that have been measured are returned.
     """
     if unknown := [name for name, _ in settings if name not in _MODELS]:
         raise ValueError(f"settings: got model {unknown[0]!r}, allowed are {', '.join(_MODELS)}")
@@ -130,12 +138,13 @@ def run_memory_sweep(
     if quick:
         settings, recipes = settings[:3], recipes[:2]
     device = pick_device() if device is None else torch.device(device)
-    steps = tuple(
-        _measure(name, batch_size, recipe, device)
-        for name, batch_size in settings
-        for recipe in recipes
-    )
-    return MemorySweepResult(str(device), steps)
+    jobs = [
+        (f"{name}, batch {size}, {recipe.name}", partial(_measure, name, size, recipe, device))
+        for name, size in settings
+        for recipe in sorted(recipes, key=lambda recipe: recipe != FP32)  # ratios need it first
+    ]
+    steps, finished = run_each(jobs, progress, stop)
+    return MemorySweepResult(str(device), steps, finished=finished)
 
 
 def _measure(name: str, batch_size: int, recipe: Recipe, device: torch.device) -> StepMemory:

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -40,7 +41,7 @@ from torch import Tensor, nn
 
 from mptutor.data import ImageData, batches, load
 from mptutor.devices import pick_device
-from mptutor.experiments.progress import Progress, Stage, shown
+from mptutor.experiments.progress import Progress, run_each
 from mptutor.experiments.result import Cell, Result
 from mptutor.experiments.tasks import accuracy, order_seed, seeded, shorten
 from mptutor.models import mlp
@@ -166,13 +167,14 @@ class StateRun:
 
 @dataclass(frozen=True)
 class OptimizerStatesResult(Result):
-    """Trainings that differ in how Adam's moments are kept."""
+    """Trainings that differ in how Adam's moments are kept; ``finished`` unless stopped."""
 
     model: str
     data: str
     device: str
     epochs: int
     runs: tuple[StateRun, ...]
+    finished: bool = True
 
     @property
     def headline(self) -> str:
@@ -218,23 +220,24 @@ def run_optimizer_states(
     quick
         One epoch on 3,000 images, one seed.
     progress
-        Called with a `Stage` after every training; True shows a line in a notebook.
+        Called with a `Stage` before each training; True shows a line in a notebook, see `progress`.
     stop
-        Asked before every training; once it says True, what has been done is returned.
+        Asked before each training; once it says True, or on an interrupt from the keyboard, the
+        trainings that have ended are returned.
     """
     device = pick_device() if device is None else torch.device(device)
     data = load(device=device)
     if quick:
         data, seeds, epochs = shorten(data, 3000), seeds[:1], 1
-    wanted = [(storage, seed) for seed in seeds for storage in storages]
-    runs: list[StateRun] = []
-    with shown(progress) as tell:
-        for storage, seed in wanted:
-            if stop is not None and stop():
-                break
-            runs.append(_train(storage, seed, data, epochs, lr))
-            tell(Stage(f"{storage.name}, seed {seed}", len(runs) / len(wanted)))
-    return OptimizerStatesResult("MLP 784-64-10", data.name, str(device), epochs, tuple(runs))
+    trainings = [
+        (f"{storage.name}, seed {seed}", partial(_train, storage, seed, data, epochs, lr))
+        for seed in seeds
+        for storage in storages
+    ]
+    runs, finished = run_each(trainings, progress, stop)
+    return OptimizerStatesResult(
+        "MLP 784-64-10", data.name, str(device), epochs, runs, finished=finished
+    )
 
 
 def _train(storage: Storage, seed: int, data: ImageData, epochs: int, lr: float) -> StateRun:

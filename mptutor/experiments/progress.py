@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from html import escape
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+R = TypeVar("R")
 
 _FIRST_AFTER_S = 0.5
 _EVERY_S = 0.1
@@ -58,6 +60,27 @@ def shown(progress: Progress) -> Iterator[Callable[[Reached], None]]:
             line.remove()
     else:
         yield lambda reached: None
+
+
+def run_each(
+    jobs: Sequence[tuple[str, Callable[[], R]]],
+    progress: Progress,
+    stop: Callable[[], bool] | None = None,
+) -> tuple[tuple[R, ...], bool]:
+    """Run one job after another; return what they returned, and whether all were run.
+
+    Each job is a few words and a function. ``progress`` is told a `Stage` before each. Once
+    ``stop`` says True, or on an interrupt from the keyboard, no more are run, and the results of
+    those that had ended are returned.
+    """
+    done: list[R] = []
+    with suppress(KeyboardInterrupt), shown(progress) as tell:
+        for said, job in jobs:
+            if stop and stop():
+                break
+            tell(Stage(said, len(done) / len(jobs)))
+            done.append(job())
+    return tuple(done), len(done) == len(jobs)
 
 
 def somebody_watches() -> bool:

@@ -17,6 +17,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 
 from mptutor.data import batches, load
 from mptutor.devices import pick_device
+from mptutor.experiments.progress import Progress, run_each
 from mptutor.experiments.recipes import AMP_FP16
 from mptutor.experiments.result import Cell, Result
 from mptutor.experiments.tasks import order_seed, seeded
@@ -80,11 +82,15 @@ class ScalerTrace:
 
 @dataclass(frozen=True)
 class ScalerTraceResult(Result):
-    """The same training with several scalers; ``broken_steps`` had a batch that is too bright."""
+    """The same training with several scalers; ``broken_steps`` had a batch that is too bright.
+
+    ``finished`` is False if the trainings were stopped; ``traces`` has those that had ended.
+    """
 
     device: str
     broken_steps: tuple[int, ...]
     traces: tuple[ScalerTrace, ...]
+    finished: bool = True
 
     def of(self, name: str) -> ScalerTrace:
         """Return the trace of one scaler."""
@@ -121,6 +127,8 @@ def run_scaler_traces(
     seed: int = 0,
     quick: bool = False,
     device: torch.device | str | None = None,
+    progress: Progress = True,
+    stop: Callable[[], bool] | None = None,
 ) -> ScalerTraceResult:
     """Train the same MLP on the same batches in AMP FP16 with each scaler.
 
@@ -136,17 +144,26 @@ def run_scaler_traces(
         A third of the steps.
     device
         Where; the default is `pick_device()`.
+    progress, stop
+        Told a `Stage` before each training; asked before each. Once `stop` says True, or on an
+        interrupt from the keyboard, the traces of those that have ended are returned.
     """
     device = pick_device() if device is None else torch.device(device)
     if quick:
         steps, broken_steps = steps // 3, [step // 3 for step in broken_steps]
-    traces = tuple(
-        trace_scaler(
-            make(), name=name, steps=steps, broken_steps=broken_steps, seed=seed, device=device
+
+    def trace(name: str) -> ScalerTrace:
+        return trace_scaler(
+            scalers[name](),
+            name=name,
+            steps=steps,
+            broken_steps=broken_steps,
+            seed=seed,
+            device=device,
         )
-        for name, make in scalers.items()
-    )
-    return ScalerTraceResult(str(device), tuple(broken_steps), traces)
+
+    traces, finished = run_each([(name, partial(trace, name)) for name in scalers], progress, stop)
+    return ScalerTraceResult(str(device), tuple(broken_steps), traces, finished=finished)
 
 
 def trace_scaler(

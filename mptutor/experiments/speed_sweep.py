@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from mptutor.devices import pick_device
+from mptutor.experiments.progress import Progress, run_each
 from mptutor.experiments.result import Cell, Result
 from mptutor.formats import get_format
 from mptutor.hardware import report
@@ -42,12 +44,13 @@ class ProductTime:
 
 @dataclass(frozen=True)
 class SpeedSweepResult(Result):
-    """Times of square matrix products on one device."""
+    """Times of square matrix products on one device; ``finished`` unless it was stopped."""
 
     device: str
     device_name: str
     threads: int
     products: tuple[ProductTime, ...]
+    finished: bool = True
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -93,6 +96,8 @@ def run_speed_sweep(
     repeats: int = 9,
     quick: bool = False,
     device: torch.device | str | None = None,
+    progress: Progress = True,
+    stop: Callable[[], bool] | None = None,
 ) -> SpeedSweepResult:
     """Time ``size x size`` matrix products in FP32, in each dtype, and under autocast to it.
 
@@ -108,6 +113,9 @@ def run_speed_sweep(
         Three small sizes, three laps.
     device
         Where; the default is `pick_device()`.
+    progress, stop
+        Told a `Stage` before each size; asked before each. Once `stop` says True, or on an
+        interrupt from the keyboard, the sizes that have been timed are returned.
     """
     if unknown := [dtype for dtype in dtypes if dtype not in _LOW]:
         raise ValueError(f"dtypes: got {unknown}, allowed are torch.float16 and torch.bfloat16")
@@ -118,12 +126,17 @@ def run_speed_sweep(
         sizes, repeats = tuple(sizes)[:3], 3
     hardware = report(device)
     native = {d for d in dtypes if hardware.support(get_format(d).name).status == "native"}
-    products = tuple(
-        _time(size, way, product, repeats, device)
-        for size in sizes
-        for way, product in _ways(size, dtypes, native, device).items()
+
+    def time_size(size: int) -> list[ProductTime]:
+        ways = _ways(size, dtypes, native, device)
+        return [_time(size, way, product, repeats, device) for way, product in ways.items()]
+
+    jobs = [(f"products of {size} × {size}", partial(time_size, size)) for size in sizes]
+    timed, finished = run_each(jobs, progress, stop)
+    products = tuple(product for size in timed for product in size)
+    return SpeedSweepResult(
+        str(device), hardware.device_name, hardware.threads, products, finished=finished
     )
-    return SpeedSweepResult(str(device), hardware.device_name, hardware.threads, products)
 
 
 def _ways(

@@ -31,6 +31,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO
 
+from mptutor.experiments.progress import Progress, Stage, shown
+
 #: How long the launcher may take to end once it was asked to, before it is killed.
 _GRACE_S = 5.0
 
@@ -44,6 +46,7 @@ def launch(
     *,
     processes: int = 2,
     timeout_s: float = 180.0,
+    progress: Progress = False,
     stop: Callable[[], bool] | None = None,
 ) -> str:
     """Run a function in each of some processes and return the text that rank 0's returned.
@@ -57,6 +60,8 @@ def launch(
         How many.
     timeout_s
         When to give up, in seconds, imports included.
+    progress
+        Told a `Stage` five times a second, by the share of `timeout_s` that is over.
     stop
         Asked five times a second; once it says True, all is ended.
 
@@ -73,7 +78,8 @@ def launch(
         with (folder / "log").open("wb") as log:
             process = _start(command, log)
             try:
-                _wait(process, timeout_s, stop)
+                with shown(progress) as tell:
+                    _wait(process, timeout_s, tell, stop)
             finally:
                 _end(process)
         return _read(folder, process.returncode)
@@ -107,15 +113,20 @@ def _loopback() -> str | None:
 
 
 def _wait(
-    process: subprocess.Popen[bytes], timeout_s: float, stop: Callable[[], bool] | None
+    process: subprocess.Popen[bytes],
+    timeout_s: float,
+    tell: Callable[[Stage], None],
+    stop: Callable[[], bool] | None,
 ) -> None:
-    end = time.monotonic() + timeout_s
+    start = time.monotonic()
     while True:
         try:
             process.wait(timeout=0.2)
             return
         except subprocess.TimeoutExpired:
-            if time.monotonic() > end:
+            taken_s = time.monotonic() - start
+            tell(Stage(f"{taken_s:.0f} s of {timeout_s:g} s at most", min(taken_s / timeout_s, 1)))
+            if taken_s > timeout_s:
                 raise ProcessError(
                     f"The processes were not done after {timeout_s:g} s and were ended. On a busy "
                     f"machine, allow more time: timeout_s={4 * timeout_s:g}."
