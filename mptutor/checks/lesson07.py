@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mptutor.checks import lesson07_answers as answers
+from mptutor.checks.driven import trainings_agree
 from mptutor.checks.probes_autocast import differentiate_function, differentiate_loss
 from mptutor.checks.probes_loops import drive_loop
 from mptutor.checks.task import Case, Misunderstanding, Task
@@ -90,28 +91,6 @@ def _loop_cases(seed: int) -> list[Case]:
     ]
 
 
-def _same_training(expected: Any, got: Any) -> bool:
-    """Compare two trainings: dtypes and scales exactly, weights and losses nearly."""
-    if not isinstance(got, dict) or got.keys() != expected.keys():
-        return False
-    weights = got["weights"]
-    return (
-        all(expected[key] == got[key] for key in ("layers in", "steps", "scales"))
-        and isinstance(weights, Tensor)
-        and weights.shape == expected["weights"].shape
-        and torch.allclose(expected["weights"], weights, rtol=0, atol=2e-3, equal_nan=True)
-        and _same_losses(expected["losses"], got["losses"])
-    )
-
-
-def _same_losses(expected: str, got: Any) -> bool:
-    try:
-        a, b = (torch.tensor([float(x) for x in line.split()]) for line in (expected, got))
-    except (ValueError, AttributeError):
-        return False
-    return a.shape == b.shape and torch.allclose(a, b, rtol=0.02, atol=1e-3, equal_nan=True)
-
-
 def _loop(name: str, reread: str, loop: Callable[[Any], Any], hint: str) -> Misunderstanding:
     return Misunderstanding(name, hint, _driven(drive_loop, loop), reread)
 
@@ -122,7 +101,7 @@ _TRAIN = Task(
     points=2,
     probe="drive_loop",
     reference=_driven(drive_loop, answers.train),
-    agree=_same_training,
+    agree=trainings_agree(weights=2e-3),
     cases=_loop_cases,
     misunderstandings=(
         _loop(

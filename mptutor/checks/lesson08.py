@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from mptutor.checks import lesson08_loops as loops
-from mptutor.checks.driven import driven
+from mptutor.checks.driven import driven, trainings_agree
 from mptutor.checks.probes_amp import drive_in_precision, drive_logged_loop
 from mptutor.checks.task import Case, Misunderstanding, Task
 
@@ -28,32 +28,7 @@ _NAIVE = "Why naive FP16 died"
 _VAE = "A term goes missing"
 
 
-def _alike(expected: Any, got: Any) -> bool:
-    """Compare two trainings: all that was done exactly, what came out within a tolerance."""
-    if not isinstance(got, dict) or got.keys() != expected.keys():
-        return False
-    exact = "layers in", "steps", "scales", "weights in"
-    numbers = "norms" if "norms" in expected else "losses"
-    a, b = expected["weights"], got["weights"]
-    return (
-        all(expected[key] == got[key] for key in exact)
-        and isinstance(b, torch.Tensor)
-        and a.shape == b.shape
-        and torch.allclose(a, b, rtol=0, atol=1e-3, equal_nan=True)
-        and _near(expected[numbers], got[numbers])
-    )
-
-
-def _near(expected: str, got: Any) -> bool:
-    """Compare numbers in a line within a fiftieth; one that is not finite is like any other."""
-    try:
-        a, b = ([float(word) for word in line.split()] for line in (expected, got))
-    except (AttributeError, ValueError):
-        return False
-    return len(a) == len(b) and all(
-        math.isclose(x, y, rel_tol=0.02) or not (math.isfinite(x) or math.isfinite(y))
-        for x, y in zip(a, b, strict=True)
-    )
+_AGREE = trainings_agree(weights=1e-3, exact=("layers in", "steps", "scales", "weights in"))
 
 
 # -- 08.1 mixed ----------------------------------------------------------------------------------
@@ -80,7 +55,7 @@ _MIXED = Task(
     points=2,
     probe="drive_logged_loop",
     reference=driven(loops.logged(), drive_logged_loop),
-    agree=_alike,
+    agree=_AGREE,
     cases=_logged_cases,
     misunderstandings=(
         _logs(
@@ -168,7 +143,7 @@ _TRAIN = Task(
     points=2,
     probe="drive_in_precision",
     reference=driven(loops.in_precision(), drive_in_precision),
-    agree=_alike,
+    agree=_AGREE,
     cases=_precision_cases,
     misunderstandings=(
         _trains(

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from mptutor.checks import lesson10_loops as loops
-from mptutor.checks.driven import belief, driven
-from mptutor.checks.lesson10_compare import (
+from mptutor.checks.driven import belief, driven, trainings_agree
+from mptutor.checks.lesson10_cases import (
     ACCUMULATION,
     CLIPPING,
     PENALTY,
     RULE,
     TWO,
-    alike,
     cases_of,
 )
 from mptutor.checks.probes_loops import drive_optimizers
@@ -32,7 +31,7 @@ TWO_TASK = Task(
     points=2,
     probe="drive_optimizers",
     reference=driven(loops.two_optimizers(), drive_optimizers),
-    agree=alike(2e-3),
+    agree=trainings_agree(weights=2e-3, losses=None),
     cases=cases_of(
         {
             "a growing scale": {"steps": 6, "growth_interval": 2},
@@ -110,7 +109,7 @@ MEND_TASK = Task(
     points=3,
     probe="drive_loop",
     reference=driven(loops.penalizing()),
-    agree=alike(1e-3),
+    agree=trainings_agree(weights=1e-3, losses=None),
     cases=cases_of(
         {
             "a growing scale": {"steps": 6, "growth_interval": 2},

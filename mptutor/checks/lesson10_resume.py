@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from mptutor.checks import lesson10_loops as loops
-from mptutor.checks.driven import belief, driven
-from mptutor.checks.lesson10_compare import CHECKPOINT, alike
+from mptutor.checks.driven import belief, driven, trainings_agree
+from mptutor.checks.lesson10_cases import CHECKPOINT
 from mptutor.checks.probes_resume import drive_resume
 from mptutor.checks.task import Case, Misunderstanding, Task
 
@@ -43,7 +43,7 @@ RESUME_TASK = Task(
     points=2,
     probe="drive_resume",
     reference=driven(loops.resuming(), drive_resume),
-    agree=alike(1e-6),
+    agree=trainings_agree(weights=1e-6, losses=None),
     cases=_resume_cases,
     misunderstandings=(
         _resume_belief(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mptutor.checks import lesson10_loops as loops
-from mptutor.checks.driven import belief, driven
-from mptutor.checks.lesson10_compare import ACCUMULATION, CLIPPING, ORDER, RULE, alike, cases_of
+from mptutor.checks.driven import belief, driven, trainings_agree
+from mptutor.checks.lesson10_cases import ACCUMULATION, CLIPPING, ORDER, RULE, cases_of
 from mptutor.checks.task import Task
 
 # -- 10.1 clip -----------------------------------------------------------------------------------
@@ -14,7 +14,7 @@ CLIP_TASK = Task(
     function="clip",
     probe="drive_loop",
     reference=driven(loops.clipping()),
-    agree=alike(1e-3, returned=0.02),
+    agree=trainings_agree(weights=1e-3),
     cases=cases_of(
         {
             "a growing scale": {"steps": 6, "lr": 1.0, "growth_interval": 2},
@@ -79,7 +79,7 @@ ACCUMULATE_TASK = Task(
     function="accumulate",
     probe="drive_loop",
     reference=driven(loops.accumulating()),
-    agree=alike(1e-3, returned=0.02),
+    agree=trainings_agree(weights=1e-3),
     cases=cases_of(
         {
             "10 batches, a growing scale": {"steps": 10, "growth_interval": 1},
