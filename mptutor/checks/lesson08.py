@@ -66,6 +66,20 @@ _MIXED = Task(
             "something else in the loop.",
         ),
         _logs(
+            "divided by the next scale",
+            _LINES,
+            loops.divided_after_update,
+            "It trains as it should, and most norms are right. Those of steps after which the "
+            "scale changed are not: which scale were their gradients multiplied by?",
+        ),
+        _logs(
+            "divided twice",
+            _LINES,
+            loops.divided_twice,
+            "It trains as it should. The norms are too small, by the scale: who had divided these "
+            "gradients before you did?",
+        ),
+        _logs(
             "no scaler",
             _VAE,
             loops.without_scaler,
@@ -193,6 +207,13 @@ _TRAIN = Task(
             _LINES,
             loops.in_precision(step=loops.unchecked_step),
             "In FP16 the scaler refuses: some of its calls are there and some are not.",
+        ),
+        _trains(
+            "scaled losses",
+            _LINES,
+            loops.in_precision(notes_scaled=True),
+            "It trains as it should. The losses returned for FP16 are as large as the scale makes "
+            "them; the loss itself is wanted.",
         ),
         _trains(
             "another scaler",

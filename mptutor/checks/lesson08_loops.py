@@ -63,6 +63,29 @@ def logged(
 without_scaler = logged(scaled=False, unscaled=False, step="optimizer", updated=False)
 
 
+def divided_after_update(p: Any) -> list[float]:
+    """Measure scaled gradients, and divide by the scale once the step is over."""
+    norms = []
+    for x, y in p.batches:
+        p.scaler.scale(loss_of(p, x, y, torch.float16)).backward()
+        norm = norm_of(p)
+        p.scaler.step(p.optimizer)
+        p.scaler.update()
+        norms.append(norm / p.scaler.get_scale())
+    return norms
+
+
+def divided_twice(p: Any) -> list[float]:
+    """Measure the gradients after the scaler's step, which divided them, and divide again."""
+    norms = []
+    for x, y in p.batches:
+        p.scaler.scale(loss_of(p, x, y, torch.float16)).backward()
+        p.scaler.step(p.optimizer)
+        norms.append(norm_of(p) / p.scaler.get_scale())
+        p.scaler.update()
+    return norms
+
+
 def with_own_scaler(p: Any) -> list[float]:
     """Train with a new scaler in place of the patient's."""
     p.scaler = torch.amp.GradScaler("cpu")
@@ -114,10 +137,12 @@ def in_precision(
     scales: Callable[[torch.dtype], bool] = lambda d: d is torch.float16,
     step: Callable[[Any, torch.Tensor], None] = scaled_step,
     own_scaler: bool = False,
+    notes_scaled: bool = False,
 ) -> Callable[[Any, torch.dtype], list[float]]:
     """Return the loop of 08.2 from its parts.
 
-    From the dtype asked for follow the one that autocast `lowers_to` and whether it `scales`.
+    From the dtype asked for follow the one that autocast `lowers_to` and whether it `scales`; it
+    returns the losses, or what the scaler made of them.
     """
 
     def loop(p: Any, dtype: torch.dtype) -> list[float]:
@@ -126,8 +151,9 @@ def in_precision(
         losses = []
         for x, y in p.batches:
             loss = loss_of(p, x, y, lowers_to(dtype))
+            noted = p.scaler.scale(loss) if notes_scaled and scales(dtype) else loss
             (step if scales(dtype) else plain_step)(p, loss)
-            losses.append(loss.item())
+            losses.append(noted.item())
         return losses
 
     return loop

@@ -49,6 +49,30 @@ def unscales_after_logging(p):
     return norms
 
 
+@wrong("08.1", "divided by the next scale")
+def divides_after_update(p):
+    norms = []
+    for x, y in p.batches:
+        p.scaler.scale(forward(p, x, y)).backward()
+        scaled = norm(p)
+        p.scaler.step(p.optimizer)
+        p.scaler.update()
+        norms.append(scaled / p.scaler.get_scale())
+    return norms
+
+
+@wrong("08.1", "divided twice")
+def divides_what_the_step_has_divided(p):
+    norms = []
+    for x, y in p.batches:
+        scale = p.scaler.get_scale()
+        p.scaler.scale(forward(p, x, y)).backward()
+        p.scaler.step(p.optimizer)
+        p.scaler.update()
+        norms.append(nn.utils.clip_grad_norm_(p.model.parameters(), float("inf")).item() / scale)
+    return norms
+
+
 @wrong("08.1", "no scaler")
 def autocast_alone(p):
     norms = []
@@ -265,6 +289,22 @@ def steps_directly(p, dtype):
         p.optimizer.step()
         if dtype is torch.float16:
             p.scaler.update()
+        losses.append(loss.item())
+    return losses
+
+
+@wrong("08.2", "scaled losses")
+def returns_what_it_scaled(p, dtype):
+    scaler = p.scaler if dtype is torch.float16 else off()
+    losses = []
+    for x, y in p.batches:
+        p.optimizer.zero_grad()
+        with cast_to(dtype)():
+            loss = F.cross_entropy(p.model(x), y)
+        loss = scaler.scale(loss)
+        loss.backward()
+        scaler.step(p.optimizer)
+        scaler.update()
         losses.append(loss.item())
     return losses
 
