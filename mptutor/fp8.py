@@ -177,7 +177,7 @@ def quantize_scaled(
     ------
     ValueError
         If the granularity does not exist, ``block_size`` is below 1, or a scale is given for what
-        is not ``"tensor"``.
+        is not ``"tensor"``, or is not one finite number above 0.
 
     Examples
     --------
@@ -192,7 +192,7 @@ def quantize_scaled(
     if scale is not None and granularity != "tensor":
         raise ValueError(f"scale is given, but granularity is {granularity!r}; allowed is 'tensor'")
     if scale is not None:
-        scale = torch.as_tensor(scale, dtype=torch.float32, device=x.device)
+        scale = _one_scale(scale, x.device)
     elif granularity == "none":
         scale = torch.ones((), device=x.device)
     else:
@@ -203,6 +203,13 @@ def quantize_scaled(
         scale = scale.repeat_interleave(block_size, -1)[..., : x.shape[-1]]
     values = quantize(x.detach().float() * scale, fmt, overflow="saturate")
     return ScaledTensor(values, scale, fmt)
+
+
+def _one_scale(scale: Tensor | float, device: torch.device) -> Tensor:
+    given = torch.as_tensor(scale, dtype=torch.float32, device=device)
+    if given.numel() != 1 or not 0 < given.item() < torch.inf:
+        raise ValueError(f"scale is {scale}; allowed is one number above 0, and finite in FP32")
+    return given
 
 
 def _check(granularity: str, block_size: int) -> None:

@@ -126,6 +126,8 @@ def test_the_default_table_has_a_row_for_every_single_value():
         (True, "yes"),
         (1234567, "1,234,567"),
         (0.123456, "0.1235"),
+        (65536.0, "65,536"),
+        (2.0**40, "1.1e+12"),
         (math.nan, "NaN"),
         (-math.inf, "-inf"),
         ("a<b", "a<b"),

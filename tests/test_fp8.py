@@ -181,6 +181,9 @@ def test_infinity_is_clipped_and_nan_stays(granularity):
 def test_what_does_not_exist_is_refused():
     with pytest.raises(ValueError, match="granularity is 'column'; allowed are none, tensor, row"):
         quantize_scaled(torch.ones(2), mpt.FP8_E4M3, "column")
+    for scale in (0.0, -1.0, float("nan"), float("inf"), torch.ones(2)):
+        with pytest.raises(ValueError, match="allowed is one number above 0"):
+            quantize_scaled(torch.ones(2), "FP8_E4M3", scale=scale)
     with pytest.raises(ValueError, match="block_size is 0"):
         amax_of(torch.ones(2), "block", 0)
     with pytest.raises(ValueError, match="which has no scale"):

@@ -97,7 +97,13 @@ class Result:
 
 
 def show(cell: Cell) -> str:
-    """Write a cell the way all tables do: four significant digits, a dash for None."""
+    """Write a cell the way all tables do.
+
+    Four significant digits; whole numbers, as scales are, in full up to a billion; a dash for None.
+
+    >>> show(3.14159), show(65536.0), show(1e-7), show(None)
+    ('3.142', '65,536', '1e-07', '–')
+    """
     if cell is None:
         return "–"
     if isinstance(cell, bool):
@@ -105,7 +111,9 @@ def show(cell: Cell) -> str:
     if isinstance(cell, int):
         return f"{cell:,}"
     if isinstance(cell, float):
-        return "NaN" if math.isnan(cell) else f"{cell:.4g}"
+        if math.isnan(cell):
+            return "NaN"
+        return f"{cell:,.0f}" if cell.is_integer() and abs(cell) < 1e9 else f"{cell:.4g}"
     return cell
 
 
