@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from mptutor.experiments import recipes
 from mptutor.experiments.recipes import (
     AMP_BF16,
     AMP_FP16,
@@ -102,6 +103,14 @@ def train(recipe, make_optimizer=sgd):
 def assert_equal_weights(model, other):
     pairs = zip(model.parameters(), other.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("recipe", [NAIVE_FP16, PURE_BF16])
+@pytest.mark.parametrize("units", [True, False])
+def test_fp16_weights_are_emulated_even_where_there_are_units(recipe, units, monkeypatch):
+    monkeypatch.setattr(recipes, "has_units", lambda dtype: units)
+    emulated = isinstance(recipe.arithmetic(CPU), tensor_core)
+    assert emulated == (recipe is NAIVE_FP16 or not units)
 
 
 def test_fp32_is_the_ordinary_loop():

@@ -122,7 +122,8 @@ class Recipe:
             return cuda_policy()  # CUDA's dtypes, at the CPU's own speed
         if self.autocast:
             return simulate_amp(self.autocast)
-        if self.weights in _LOW and not has_units(self.weights):
+        # FP16 even where the CPU has units for it: they do not serve the backward of a convolution.
+        if self.weights is torch.float16 or (self.weights in _LOW and not has_units(self.weights)):
             return tensor_core(self.weights)
         return nullcontext()
 

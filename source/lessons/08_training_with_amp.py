@@ -190,8 +190,8 @@ assert 0 < apart < 0.05
 #
 # The same loop now serves five recipes, with Adam at 1e-3 and five seeds each, for 20 steps of 64
 # images: FP32; naive FP16, where `model.half()` is all; FP16 weights with an FP32 master copy and a
-# scaler; AMP in FP16 and in BF16. The table shows the latest seed. All five took half a minute on
-# one core of a server CPU; you can read on meanwhile.
+# scaler; AMP in FP16 and in BF16. The table shows the latest seed. All five took 20 seconds on one
+# core of a server CPU of 2023; you can read on meanwhile.
 
 # %% tags=["widget"]
 some = shorten(data, 20 * 64)
@@ -323,7 +323,7 @@ assert sgd.runs[1].losses[-1] < 0.6 * sgd.runs[1].losses[0]
 # 10⁻⁴ times a KL term, weak on purpose. Its gradients are about 2⁻²⁴, where FP16 ends.
 #
 # > **Predict.** AMP in FP16, with the scaler left out. Which of the two terms will differ from
-# > FP32's, and will the loss tell you? (Six networks are trained: 20 seconds on that core.)
+# > FP32's, and will the loss tell you? (Six networks are trained: 6 seconds on that core.)
 
 # %%
 vae = run_vae(recipes=(FP32, AMP_FP16, AMP_FP16_UNSCALED), seeds=(0, 1), quick=True)
