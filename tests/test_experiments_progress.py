@@ -7,18 +7,20 @@ import sys
 from functools import partial
 
 import pytest
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from mptutor.data import load
 from mptutor.experiments import progress
 from mptutor.experiments.deep_sigmoid import run_deep_sigmoid
 from mptutor.experiments.fine_tuning import run_fine_tuning
 from mptutor.experiments.framework_recipes import run_framework_recipes
+from mptutor.experiments.gradient_accumulation import run_gradient_accumulation
 from mptutor.experiments.loop_patterns import LoopPatternsResult, run_loop_patterns
 from mptutor.experiments.memory_sweep import run_memory_sweep
 from mptutor.experiments.optimizer_states import run_optimizer_states
 from mptutor.experiments.progress import Stage, run_each, shown, somebody_watches
 from mptutor.experiments.race import race
-from mptutor.experiments.recipes import FP32, NAIVE_FP16, PURE_BF16
+from mptutor.experiments.recipes import AMP_FP16, FP32, NAIVE_FP16, PURE_BF16
 from mptutor.experiments.scale_sweep import ScaleSweepResult, run_scale_sweep
 from mptutor.experiments.scaler_traces import run_scaler_traces
 from mptutor.experiments.speed_sweep import run_speed_sweep
@@ -28,8 +30,9 @@ from mptutor.models import mlp
 from mptutor.scaling import DynamicLossScaler
 
 
-def interrupt(reached):
-    raise KeyboardInterrupt
+def interrupt_the_second(stage):
+    if stage.done:
+        raise KeyboardInterrupt
 
 
 # -- who is told -----------------------------------------------------------------------------------
@@ -118,14 +121,9 @@ def test_a_race_tells_how_much_of_it_is_done():
 
 
 def test_an_interrupted_sweep_returns_what_there_is():
-    result = run_scale_sweep([1.0, 2.0], epochs=1, device="cpu", progress=interrupt)
+    result = run_scale_sweep([1.0, 2.0], epochs=1, device="cpu", progress=interrupt_the_second)
     assert not result.finished and result.runs == () and math.isfinite(result.fp32_loss)
     assert ScaleSweepResult.from_json(result.to_json()) == result
-
-
-def interrupt_the_second(stage):
-    if stage.done:
-        raise KeyboardInterrupt
 
 
 def test_jobs_are_run_in_turn_until_one_is_interrupted():
@@ -152,6 +150,8 @@ def test_jobs_are_run_in_turn_until_one_is_interrupted():
         ),
         (run_optimizer_states, lambda r: len(r.runs) == 1),
         (partial(run_framework_recipes, ["plain", ".half()"]), lambda r: len(r.runs) == 1),
+        (run_gradient_accumulation, lambda r: {s.micro_batches for s in r.sums} == {1}),
+        (partial(run_memory_sweep, recipes=(AMP_FP16, FP32)), lambda r: r.steps[0].peak_bytes),
     ],
 )
 def test_what_is_interrupted_or_stopped_returns_what_there_is(run, of_one_job):
@@ -160,6 +160,37 @@ def test_what_is_interrupted_or_stopped_returns_what_there_is(run, of_one_job):
     assert type(result).from_json(result.to_json()) == result
     nothing = run(quick=True, device="cpu", stop=lambda: True)
     assert not nothing.finished and nothing.table() == []
+
+
+def test_an_interrupted_trainer_of_lightning_loses_nothing():
+    pytest.importorskip("lightning")
+
+    def interrupt(optimizer, *_):
+        raise KeyboardInterrupt
+
+    hooks = []
+
+    def hook_the_trainer(stage):
+        if stage.said == "Trainer 32-true":
+            hooks.append(register_optimizer_step_post_hook(interrupt))
+
+    try:
+        result = run_framework_recipes(
+            ["plain", "Trainer 32-true"], quick=True, device="cpu", progress=hook_the_trainer
+        )
+    finally:
+        for hook in hooks:
+            hook.remove()
+    assert hooks and not result.finished and [run.name for run in result.runs] == ["plain"]
+
+
+def test_an_interrupt_between_two_rounds_keeps_the_times_of_the_first():
+    def interrupt(stage):
+        if stage.done >= 2 / 3:
+            raise KeyboardInterrupt
+
+    result = run_framework_recipes(["plain"], steps=10, device="cpu", progress=interrupt)
+    assert not result.finished and result.runs[0].step_ms > 0
 
 
 def test_interrupted_loops_return_what_there_is():

@@ -52,8 +52,7 @@ class MeansResult(Result):
         rows: dict[tuple[str, str], dict[str, Cell]] = {}
         for m in self.means:
             row = rows.setdefault((m.fmt, m.way), {"on the wire": m.fmt, "way": m.way})
-            whole = math.isfinite(m.mean) and m.mean >= 1  # shown with all its digits
-            row[f"{_told(m.value)} on both"] = int(m.mean) if whole else m.mean
+            row[f"{_told(m.value)} on both"] = m.mean
         return list(rows.values())
 
     def of(self, fmt: str, way: str) -> dict[float, float]:
@@ -158,8 +157,8 @@ class SkipsResult(Result):
         return [
             {
                 "loop": s.loop,
-                "scale before": int(s.scale_before),
-                **{f"rank {rank}: scale": int(scale) for rank, scale in enumerate(s.scales)},
+                "scale before": s.scale_before,
+                **{f"rank {rank}: scale": scale for rank, scale in enumerate(s.scales)},
                 **{f"rank {rank}: stepped": moved for rank, moved in enumerate(s.stepped)},
                 "together": s.together,
             }

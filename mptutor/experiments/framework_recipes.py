@@ -212,23 +212,25 @@ def run_framework_recipes(
     stop = stop or (lambda: False)
     data = some_batches(steps, device)
     runs: list[WayRun] = []
-    times: dict[str, float] = {}
+    laps: dict[str, list[float]] = {}
     finished = False
-    with suppress(KeyboardInterrupt), shown(progress) as tell:
+    # On an interrupt, Lightning's Trainer does not raise it again but exits.
+    with suppress(KeyboardInterrupt, SystemExit), shown(progress) as tell:
         for i, way in enumerate(ways):
             if stop():
                 break
             tell(Stage(way.name, i / len(ways) / (1 + rounds)))
             runs.append(_metered(way, _watched(way, data, device), data, device))
-        times = _time_in_turn(ways[: len(runs)], runs, data, device, rounds, stop, tell)
-        finished = not stop()
+        else:
+            finished = _time_in_turn(ways, runs, data, device, rounds, laps, stop, tell)
+    times = {name: min(taken) for name, taken in laps.items()}
     hardware = report(device)
     return FrameworkRecipesResult(
         device.type,
         hardware.device_name,
         hardware.threads,
         steps,
-        {p: import_seconds(p) for p in _installed(ways)},
+        {p: import_seconds(p) for p in _installed(ways[: len(runs)])},
         _compare([replace(r, step_ms=times.get(r.name)) for r in runs]),
         finished=finished,
     )
@@ -279,22 +281,25 @@ def _time_in_turn(
     data: Batches,
     device: torch.device,
     rounds: int,
+    laps: dict[str, list[float]],
     stop: Callable[[], bool],
     tell: Callable[[Reached], None],
-) -> dict[str, float]:
-    """Return the shortest time between two steps of each way that runs, from interleaved rounds.
+) -> bool:
+    """Put the times between two steps of each way that runs into `laps`, from interleaved rounds.
 
     Every way has the same work to do in each step, so what makes one of its steps longer than
-    another is other processes; the shortest is the one they disturbed least.
+    another is other processes; the shortest is the one they disturbed least. Returns False if it
+    was stopped.
     """
-    laps: dict[str, list[float]] = {}
     for turn in range(1, rounds + 1):
         for i, (way, run) in enumerate(zip(ways, runs, strict=True)):
-            if run.refusal or stop():
+            if run.refusal:
                 continue
+            if stop():
+                return False
             tell(Stage(f"{way.name}, timed", (turn + i / len(ways)) / (1 + rounds)))
             laps.setdefault(way.name, []).extend(_laps_ms(way, data, device))
-    return {name: min(times) for name, times in laps.items()}
+    return True
 
 
 def _laps_ms(way: Way, data: Batches, device: torch.device) -> list[float]:

@@ -18,12 +18,13 @@ are not synchronized. Llama 3 accumulated in FP32 (*The Llama 3 Herd of Models*,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from mptutor.data import Split, batches, load
 from mptutor.devices import pick_device
@@ -51,13 +52,14 @@ class Accumulated:
 
 @dataclass(frozen=True)
 class GradientAccumulationResult(Result):
-    """Sums of gradients in each format."""
+    """Sums of gradients in each format; ``finished`` unless it was stopped."""
 
     model: str
     data: str
     device: str
     micro_batch_size: int
     sums: tuple[Accumulated, ...]
+    finished: bool = True
 
     @property
     def headline(self) -> str:
@@ -88,6 +90,7 @@ def run_gradient_accumulation(
     quick: bool = False,
     device: torch.device | str | None = None,
     progress: Progress = True,
+    stop: Callable[[], bool] | None = None,
 ) -> GradientAccumulationResult:
     """Add up the gradients of an MLP (784, 64, 10), computed in FP32, in each format.
 
@@ -97,6 +100,11 @@ def run_gradient_accumulation(
         How many; the sums are looked at after 1, 4, 16 … of them, and after the last.
     quick
         At most 64 micro-batches.
+    device
+        Where; the default is `pick_device()`.
+    progress, stop
+        Told a `Stage` after each micro-batch; asked before each. Once `stop` says True, or on an
+        interrupt from the keyboard, what has been looked at is returned.
     """
     if micro_batches < 1 or micro_batch_size < 1:
         raise ValueError(
@@ -108,29 +116,54 @@ def run_gradient_accumulation(
     device = pick_device() if device is None else torch.device(device)
     data = load(device=device)
     model = seeded(lambda: mlp((784, 64, 10)), seed).to(device)
-    formats = [get_format(fmt) for fmt in formats]
+    epochs = _endless(data.train, micro_batch_size, seed)
+    adding = _add_up(model, epochs, [get_format(fmt) for fmt in formats], micro_batches)
+    sums: list[Accumulated] = []
+    done = 0
+    with suppress(KeyboardInterrupt), shown(progress) as tell:
+        while done < micro_batches and not (stop and stop()):
+            sums += next(adding)
+            done += 1
+            tell(Stage(f"{done} micro-batches", done / micro_batches))
+    return GradientAccumulationResult(
+        "MLP 784-64-10",
+        data.name,
+        str(device),
+        micro_batch_size,
+        tuple(sums),
+        finished=done == micro_batches,
+    )
+
+
+def _add_up(
+    model: nn.Module,
+    epochs: Iterator[tuple[Tensor, Tensor]],
+    formats: Sequence[FloatFormat],
+    micro_batches: int,
+) -> Iterator[list[Accumulated]]:
+    """Add the gradients of one micro-batch after another; yield the sums where they are looked at.
+
+    That is after 1, 4, 16 … micro-batches and after the last; in between the list is empty.
+    """
     sums: dict[str, Tensor] = {}
     exact: Tensor | float = 0.0
-    looked: list[Accumulated] = []
-    epochs = _endless(data.train, micro_batch_size, seed)
-    with shown(progress) as tell:
-        for count in range(1, micro_batches + 1):
-            images, labels = next(epochs)
-            model.zero_grad()
-            F.cross_entropy(model(images), labels).backward()
-            grad = torch.cat([w.grad.flatten() for w in model.parameters()])
-            exact = exact + grad.double()
-            look = count == micro_batches or (count.bit_count() == 1 and count.bit_length() % 2)
-            for fmt in formats:
-                term = grad.to(fmt.torch_dtype)
-                before = sums.get(fmt.name, torch.zeros_like(term))
-                sums[fmt.name] = before + term
-                if look:
-                    looked.append(_looked_at(fmt, count, before, sums[fmt.name], term, exact))
-            tell(Stage(f"{count} micro-batches", count / micro_batches))
-    return GradientAccumulationResult(
-        "MLP 784-64-10", data.name, str(device), micro_batch_size, tuple(looked)
-    )
+    for count in range(1, micro_batches + 1):
+        images, labels = next(epochs)
+        model.zero_grad()
+        F.cross_entropy(model(images), labels).backward()
+        grad = torch.cat([w.grad.flatten() for w in model.parameters()])
+        exact = exact + grad.double()
+        is_looked_at = count == micro_batches or (
+            count.bit_count() == 1 and count.bit_length() % 2 == 1
+        )
+        looked = []
+        for fmt in formats:
+            term = grad.to(fmt.torch_dtype)
+            before = sums.get(fmt.name, torch.zeros_like(term))
+            sums[fmt.name] = before + term
+            if is_looked_at:
+                looked.append(_looked_at(fmt, count, before, sums[fmt.name], term, exact))
+        yield looked
 
 
 def _endless(split: Split, size: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:

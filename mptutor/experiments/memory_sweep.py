@@ -135,13 +135,14 @@ def run_memory_sweep(
         raise ValueError(f"settings: got model {unknown[0]!r}, allowed are {', '.join(_MODELS)}")
     if FP32 not in recipes:
         raise ValueError("recipes: FP32 is missing, and the ratios need it")
+    recipes = sorted(recipes, key=lambda recipe: recipe != FP32)  # the ratios need it first
     if quick:
         settings, recipes = settings[:3], recipes[:2]
     device = pick_device() if device is None else torch.device(device)
     jobs = [
         (f"{name}, batch {size}, {recipe.name}", partial(_measure, name, size, recipe, device))
         for name, size in settings
-        for recipe in sorted(recipes, key=lambda recipe: recipe != FP32)  # ratios need it first
+        for recipe in recipes
     ]
     steps, finished = run_each(jobs, progress, stop)
     return MemorySweepResult(str(device), steps, finished=finished)

@@ -37,7 +37,7 @@ class Reached(Protocol):
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a run that has ended, where there is no more to tell than that."""
+    """What a run does now, and the share of it that is behind, where there is no more to tell."""
 
     said: str
     done: float

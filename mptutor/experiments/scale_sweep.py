@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 
 import torch
@@ -31,7 +31,7 @@ import torch
 from mptutor.census import ScaleWindow
 from mptutor.devices import pick_device
 from mptutor.experiments.gradient_census import run_gradient_census, task_of
-from mptutor.experiments.progress import Progress, Stage, shown
+from mptutor.experiments.progress import Progress, run_each
 from mptutor.experiments.recipes import AMP_FP16, FP32, Recipe
 from mptutor.experiments.result import Cell, Result
 from mptutor.experiments.tasks import Task
@@ -144,8 +144,8 @@ def run_scale_sweep(
     device
         Where; the default is `pick_device()`.
     progress, stop
-        Called with a `Stage` before each training; asked before each.  Once `stop` says True, or on
-        an interrupt from the keyboard, the trainings done so far are returned.
+        Told a `Stage` before each training, that in FP32 included; asked before each. Once `stop`
+        says True, or on an interrupt from the keyboard, the trainings done so far are returned.
     """
     device = pick_device() if device is None else torch.device(device)
     task = task_of(network, device)
@@ -153,19 +153,17 @@ def run_scale_sweep(
     window = census.safe_scales(FP16)
     if scales is None:
         scales = _around(window, quick)
-    runs: list[ScaleRun] = []
-    fp32_loss = math.nan
-    with suppress(KeyboardInterrupt), shown(progress) as tell:
-        fp32_loss, _ = _train(task, FP32, 1.0, epochs, seed, device)
-        for number, scale in enumerate(scales, 1):
-            tell(Stage(f"scale {_power(scale)}", number / (len(scales) + 1)))
-            if stop and stop():
-                break
-            loss, skipped = _train(task, AMP_FP16, scale, epochs, seed, device)
-            flushed = census.flushed(FP16, scale) / census.nonzero
-            overflowed = census.overflowed(FP16, scale)
-            counts = (len(skipped), sum(skipped), flushed, overflowed, skipped[0])
-            runs.append(ScaleRun(scale, loss, *counts))
+    train = partial(_train, task, epochs=epochs, seed=seed, device=device)
+    jobs = [("FP32", partial(train, FP32, 1.0))]
+    jobs += [(f"scale {_power(scale)}", partial(train, AMP_FP16, scale)) for scale in scales]
+    trained, finished = run_each(jobs, progress, stop)
+    fp32_loss = trained[0][0] if trained else math.nan
+    runs = []
+    for scale, (loss, skipped) in zip(scales, trained[1:], strict=False):
+        flushed = census.flushed(FP16, scale) / census.nonzero
+        overflowed = census.overflowed(FP16, scale)
+        counts = (len(skipped), sum(skipped), flushed, overflowed, skipped[0])
+        runs.append(ScaleRun(scale, loss, *counts))
     return ScaleSweepResult(
         network=task.name,
         data=task.data,
@@ -176,7 +174,7 @@ def run_scale_sweep(
         largest_safe=window.largest,
         fp32_loss=fp32_loss,
         runs=tuple(runs),
-        finished=len(runs) == len(scales),
+        finished=finished,
     )
 
 
