@@ -24,13 +24,7 @@ function sumChart(choices, choose) {
     const part = (event.clientX - left - CHART.left) / (scale.right - CHART.left);
     return Math.round((Math.min(Math.max(part, 0), 1) * choices.n) / choices.every) * choices.every;
   };
-  svg.addEventListener("pointerdown", (event) => {
-    svg.setPointerCapture(event.pointerId);
-    choose({ n: termsAt(event) });
-  });
-  svg.addEventListener("pointermove", (event) => {
-    if (event.buttons & 1) choose({ n: termsAt(event) });
-  });
+  onDrag(svg, (event) => choose({ n: termsAt(event) }));
   const observer = new ResizeObserver(paint);
   observer.observe(node);
   const update = (now, view) => {

@@ -73,7 +73,7 @@ function pageIsDark(root) {
   return window.matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
-// -- readout and redrawing ------------------------------------------------------------------------
+// -- readout --------------------------------------------------------------------------------------
 
 // A sentence that is seen at once, and read out when it has stood still for a moment: a drag would
 // otherwise queue dozens of sentences in a screen reader.
@@ -89,6 +89,35 @@ function createReadout() {
   };
   return { node: element("div", {}, seen, heard), seen, say };
 }
+
+// What could not be done: said until something is done, or one of the traits is another.
+function createComplaint(model, names) {
+  const traits = () => JSON.stringify(names.map((name) => model.get(name)));
+  let [said, beside] = ["", ""];
+  const say = (sentence) => ([said, beside] = [sentence, traits()]);
+  const now = () => {
+    if (said && traits() !== beside) said = "";
+    return said;
+  };
+  return { say, now, clear: () => (said = "") };
+}
+
+// -- dragging -------------------------------------------------------------------------------------
+
+// Calls `grab` when the pointer is pressed on the node and `move` while it is held, and so for no
+// drag that began elsewhere.
+function onDrag(node, grab, move = grab) {
+  node.addEventListener("pointerdown", (event) => {
+    if (event.button) return;
+    node.setPointerCapture(event.pointerId);
+    grab(event);
+  });
+  node.addEventListener("pointermove", (event) => {
+    if (node.hasPointerCapture(event.pointerId)) move(event);
+  });
+}
+
+// -- redrawing ------------------------------------------------------------------------------------
 
 // Calls draw now, and at most once a frame after any of the traits has changed or `ask` was called.
 function redrawOn(model, names, draw) {
@@ -111,6 +140,7 @@ function redrawOn(model, names, draw) {
 // The learner sees a change at once; the kernel is told after the frame, of all changes together.
 // Until then they stand: the kernel's echo of an earlier change may arrive and bring the old value.
 const untold = new Map();
+let insisting = false;
 
 function changeModel(model, changes) {
   if (!untold.has(model)) untold.set(model, tellAfterFrame(model));
@@ -120,7 +150,13 @@ function changeModel(model, changes) {
 
 function tellAfterFrame(model) {
   const changes = new Map();
-  const insist = () => changes.forEach((value, name) => model.set(name, value));
+  // Two views of a model may both have something to tell: neither answers the other's insistence.
+  const insist = () => {
+    if (insisting) return;
+    insisting = true;
+    changes.forEach((value, name) => model.set(name, value));
+    insisting = false;
+  };
   const tell = () => {
     untold.delete(model);
     for (const name of changes.keys()) model.off(`change:${name}`, insist);

@@ -47,6 +47,8 @@ function key(field) {
 
 function bitRow(fmt, group, { now, hold, choose }) {
   const storedNow = () => now().stored.find((stored) => stored.fmt.name === fmt.name);
+  const bitNow = (place) => storedNow().bits?.[place];
+  const set = (place, bit) => hold(fmt, withBit(storedNow(), place, bit));
   const bits = bitPlaces(fmt).map(({ field, label, column }, place) =>
     control("button", {
       type: "button",
@@ -56,7 +58,7 @@ function bitRow(fmt, group, { now, hold, choose }) {
       tabindex: -1,
       title: label,
       "aria-label": `${title(fmt)} ${label}`,
-      onclick: () => hold(fmt, withBitFlipped(storedNow(), place)),
+      onclick: () => set(place, bitNow(place) === "1" ? "0" : "1"),
     }),
   );
   const radio = control("input", { type: "radio", name: group, onchange: () => choose(fmt) });
@@ -83,8 +85,7 @@ function bitRow(fmt, group, { now, hold, choose }) {
     radio.checked = stored === selected;
     node.classList.toggle("mpt-selected", stored === selected);
   };
-  const bitNow = (place) => storedNow().bits?.[place];
-  return { node, bits, bitNow, update };
+  return { node, bits, bitNow, set, update };
 }
 
 function showBit(button, bit) {
@@ -115,9 +116,10 @@ function bitPlaces({ exponent_bits, mantissa_bits, bias }) {
   return places;
 }
 
-function withBitFlipped({ fmt, code, bits }, place) {
+// Where there is no code yet, the other bits are 0.
+function withBit({ fmt, code, bits }, place, bit) {
   const worth = pow2(formatLimits(fmt).bits - 1 - place);
-  return bits?.[place] === "1" ? code - worth : (code ?? 0) + worth;
+  return (code ?? 0) + worth * (Number(bit) - Number(bits?.[place] ?? 0));
 }
 
 // One bit at a time is in the tab order. Arrows walk over the bits; 0 and 1 set one and go on to the
@@ -139,7 +141,7 @@ function walkWithKeys(rows) {
       bit.addEventListener("keydown", (event) => {
         if (event.ctrlKey || event.metaKey || event.altKey) return;
         if ("01".includes(event.key)) {
-          if (row.bitNow(place) !== event.key) bit.click();
+          if (row.bitNow(place) !== event.key) row.set(place, event.key);
           stand(row.bits[place + 1]);
         } else {
           const next = bitAfterKey(event.key, places, r, place);

@@ -40,15 +40,13 @@ function fp8Histogram(choices, { choosePower }) {
     drawn = { width, fmt, values };
   };
   let grip = null;
-  svg.addEventListener("pointerdown", (event) => {
-    if (!shown.isDragged) return;
-    svg.setPointerCapture(event.pointerId);
-    grip = { x: event.clientX, power: shown.power };
-  });
-  svg.addEventListener("pointermove", (event) => {
-    if (event.buttons & 1 && grip && shown.isDragged)
-      choosePower(grip.power + Math.round((event.clientX - grip.x) / step()));
-  });
+  onDrag(
+    svg,
+    (event) => (grip = { x: event.clientX, power: shown.power }),
+    (event) => {
+      if (shown.isDragged) choosePower(grip.power + Math.round((event.clientX - grip.x) / step()));
+    },
+  );
   const observer = new ResizeObserver(() => {
     width = node.clientWidth;
     paint();

@@ -35,6 +35,7 @@ function numberSlider({ now, wantNumber }) {
       wantNumber(Number(number.toPrecision(4)));
     },
     onkeydown: (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
       const number = numberAfterKey(event.key, now());
       if (number === undefined) return;
       event.preventDefault();

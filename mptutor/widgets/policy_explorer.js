@@ -223,16 +223,23 @@ function chainLine(now, choose) {
       clear,
     ),
   );
-  const remove = (at) => choose({ chain: now().chain.filter((_, i) => i !== at) });
+  // A cross says where its op stands in the chain that was drawn; in another it would be another.
+  const remove = (drawnChain, at) => {
+    const { chain } = now();
+    if (chain.join() === drawnChain.join()) choose({ chain: chain.filter((_, i) => i !== at) });
+  };
   let drawn = "";
   const update = ({ start, steps: chain }) => {
-    const wanted = JSON.stringify([start, chain]);
+    const { chain: ops, tables } = now();
+    const wanted = JSON.stringify([start, chain, ops]);
     if (wanted === drawn) return;
     drawn = wanted;
+    const known = new Set(tables.ops.map(({ op }) => op));
+    const places = ops.flatMap((op, i) => (known.has(op) ? [i] : []));
     const focused = [...steps.querySelectorAll("button")].indexOf(document.activeElement);
     steps.replaceChildren(
       chainStep({ op: "start", cuda: start, cpu: start }),
-      ...chain.map((step, i) => chainStep(step, () => remove(i), i)),
+      ...chain.map((step, i) => chainStep(step, () => remove(ops, places[i]), i)),
     );
     const buttons = steps.querySelectorAll("button");
     if (focused >= 0)
@@ -275,15 +282,14 @@ function render({ model, el }) {
   const names = ["search", "op", "chain", "start", "other"];
   const now = () => Object.fromEntries([...names, "tables"].map((name) => [name, model.get(name)]));
   const { tables } = now();
-  // What could not be done is said until something is done.
-  let complaint = "";
+  const complaint = createComplaint(model, names);
   const choose = ({ add, ...changes }) => {
     const { chain } = now();
     const isFull = add && chain.length >= tables.longest;
-    complaint = isFull
-      ? `A chain of ${tables.longest} ops is as long as it gets. Remove one first.`
-      : "";
-    if (!isFull) changeModel(model, add ? { ...changes, chain: [...chain, add] } : changes);
+    complaint.clear();
+    if (isFull)
+      complaint.say(`A chain of ${tables.longest} ops is as long as it gets. Remove one first.`);
+    else changeModel(model, add ? { ...changes, chain: [...chain, add] } : changes);
     redraw.ask();
   };
   const start = choice(
@@ -323,7 +329,7 @@ function render({ model, el }) {
     const view = explore(now());
     for (const part of parts) part.update(view);
     for (const radio of [start, other]) radio.update(now());
-    readout.say(complaint || sentence(view, tables.does));
+    readout.say(complaint.now() || sentence(view, tables.does));
   });
   return () => {
     redraw.stop();

@@ -56,14 +56,11 @@ function histogram(choices, { choosePower }) {
     drawn = { width, fmt: view.fmt, census: view.census };
   };
   let grip = null;
-  svg.addEventListener("pointerdown", (event) => {
-    svg.setPointerCapture(event.pointerId);
-    grip = { x: event.clientX, power: shown.view.power };
-  });
-  svg.addEventListener("pointermove", (event) => {
-    if (event.buttons & 1 && grip)
-      choosePower(grip.power + Math.round((event.clientX - grip.x) / step()));
-  });
+  onDrag(
+    svg,
+    (event) => (grip = { x: event.clientX, power: shown.view.power }),
+    (event) => choosePower(grip.power + Math.round((event.clientX - grip.x) / step())),
+  );
   const observer = new ResizeObserver(() => {
     width = node.clientWidth;
     paint();

@@ -25,13 +25,9 @@ function scaleChart(choices, choose) {
       (event.clientX - left - SCALES.left) / (node.clientWidth - SCALES.left - SCALES.right);
     return Math.round(between(part, 0, 1) * (choices.gradients.length - 1));
   };
-  svg.addEventListener("pointerdown", (event) => {
+  onDrag(svg, (event) => {
     event.preventDefault();
-    svg.setPointerCapture(event.pointerId);
     choose({ step: stepAt(event) });
-  });
-  svg.addEventListener("pointermove", (event) => {
-    if (event.buttons & 1) choose({ step: stepAt(event) });
   });
   const observer = new ResizeObserver(paint);
   observer.observe(node);

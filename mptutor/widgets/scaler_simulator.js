@@ -140,8 +140,10 @@ function render({ model, el }) {
       choose,
     ),
   ];
+  // With the step that is shown, which is the last one where the trait is beyond it.
+  const looked = () => ({ ...now(), step: explore(now()).step });
   const init = exponentSlider(choices, choose);
-  const slider = stepSlider(now, choose);
+  const slider = stepSlider(looked, choose);
   // After a click in the chart the keys should act on the step that was clicked.
   const chart = scaleChart(choices, (change) => {
     choose(change);
@@ -161,7 +163,7 @@ function render({ model, el }) {
     scaleLegend(),
     chart.node,
     slider.node,
-    accidentButtons(now, choose),
+    accidentButtons(looked, choose),
     said,
     help,
   );

@@ -29,13 +29,9 @@ function gradientChart(look) {
     const { slot } = tapePixels(view, node.clientWidth);
     return between(Math.floor((event.clientX - left - TAPE.left) / slot), 0, view.stops.length - 1);
   };
-  svg.addEventListener("pointerdown", (event) => {
+  onDrag(svg, (event) => {
     event.preventDefault();
-    svg.setPointerCapture(event.pointerId);
     look(stopUnder(event));
-  });
-  svg.addEventListener("pointermove", (event) => {
-    if (event.buttons & 1) look(stopUnder(event));
   });
   const observer = new ResizeObserver(paint);
   observer.observe(node);

@@ -134,15 +134,14 @@ function render({ model, el }) {
     recording,
   });
   const now = () => explore(state());
-  // What could not be done is said until something is done.
-  let complaint = "";
+  const complaint = createComplaint(model, TRAITS);
   const set = (changes) => {
-    complaint = "";
+    complaint.clear();
     changeModel(model, changes);
     redraw.ask();
   };
   const complain = (sentence) => {
-    complaint = sentence;
+    complaint.say(sentence);
     redraw.ask();
   };
   const choose = (changes) => set(changedTo(state(), changes));
@@ -210,7 +209,7 @@ function render({ model, el }) {
     for (const part of controls) part.update(state());
     code.update(view, recording);
     for (const part of [chart, slider, facts, table]) part.update(view);
-    readout.say(complaint || view.problem || sentence(view));
+    readout.say(complaint.now() || view.problem || sentence(view));
   });
   return () => {
     redraw.stop();

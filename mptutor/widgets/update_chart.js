@@ -38,13 +38,7 @@ function pathChart(choices, choose) {
       (event.clientX - left - PATHS.left) / (chart.clientWidth - PATHS.left - PATHS.right);
     return Math.round(between(part, 0, 1) * choices.steps);
   };
-  svg.addEventListener("pointerdown", (event) => {
-    svg.setPointerCapture(event.pointerId);
-    choose({ n: stepAt(event) });
-  });
-  svg.addEventListener("pointermove", (event) => {
-    if (event.buttons & 1) choose({ n: stepAt(event) });
-  });
+  onDrag(svg, (event) => choose({ n: stepAt(event) }));
   const observer = new ResizeObserver(paint);
   observer.observe(chart);
   const update = (next) => {

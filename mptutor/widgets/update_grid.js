@@ -22,7 +22,6 @@ function typedNumber(label, trait, model, choose, complain) {
     oninput: () => {
       try {
         readNumber(input.value);
-        unread = null;
         choose({ [trait]: input.value });
       } catch (error) {
         unread = { beside: model.get(trait), complaint: error.message };
@@ -37,8 +36,12 @@ function typedNumber(label, trait, model, choose, complain) {
     if (input.value !== state[trait]) input.value = state[trait];
     input.setAttribute("aria-invalid", "false");
   };
+  const accept = (changes) => {
+    if (trait in changes) unread = null;
+  };
   const problem = () => unread?.complaint;
-  return { node: element("label", { class: "mpt-label" }, label, input), update, problem };
+  const node = element("label", { class: "mpt-label" }, label, input);
+  return { node, update, accept, problem };
 }
 
 function pairButtons(choose) {
@@ -207,6 +210,7 @@ function render({ model, el }) {
     Object.fromEntries([...names, "choices"].map((name) => [name, model.get(name)]));
   const { choices } = state();
   const choose = (changes) => {
+    for (const { accept } of numbers) accept(changes);
     changeModel(model, changes);
     redraw.ask();
   };

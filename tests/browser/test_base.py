@@ -57,6 +57,50 @@ def test_an_echo_of_an_earlier_change_does_not_undo_the_next(open_page):
     assert seen == {"told": [[1, 1], [3, 3]], "now": [7, 3]}
 
 
+#: Two views of one model, each with a handle of its own, as anywidget gives them.
+TWO_VIEWS = """async () => {
+  const model = modelWithoutKernel({ x: 0 });
+  const [one, other] = [{ ...model }, { ...model }];
+  changeModel(one, { x: 1 });
+  changeModel(other, { x: 2 });
+  await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 20)));
+  model.set("x", 3);
+  return model.get("x");
+}"""
+
+
+def test_two_views_that_change_the_same_trait_come_to_an_end(open_page):
+    page = open_page(offline=True)
+    page.set_content("<!doctype html><title>Nothing</title>")
+    source = javascript().replace("export default { render };", "")
+    assert page.evaluate(f"() => {{ {source}\nreturn ({TWO_VIEWS})(); }}") == 3
+
+
+COMPLAINT = """() => {
+  const model = modelWithoutKernel({ x: 0, y: 0 });
+  const complaint = createComplaint(model, ["x"]);
+  const heard = [complaint.now()];
+  complaint.say("no");
+  model.set("y", 1);
+  heard.push(complaint.now());
+  model.set("x", 1);
+  heard.push(complaint.now());
+  model.set("x", 0);
+  heard.push(complaint.now());
+  complaint.say("no");
+  complaint.clear();
+  return [...heard, complaint.now()];
+}"""
+
+
+def test_a_complaint_stands_until_something_changes(open_page):
+    page = open_page(offline=True)
+    page.set_content("<!doctype html><title>Nothing</title>")
+    source = javascript().replace("export default { render };", "")
+    heard = page.evaluate(f"() => {{ {source}\nreturn ({COMPLAINT})(); }}")
+    assert heard == ["", "no", "", "", ""]
+
+
 def test_the_same_text_is_not_written_anew(open_page):
     page = open_page(offline=True)
     page.set_content("<!doctype html><title>Nothing</title><p>one</p>")

@@ -255,3 +255,15 @@ def test_a_bit_typed_twice_between_two_frames_is_what_was_typed_last(open_page):
 PRESS_QUICKLY = """(bit, keys) => {
   for (const key of keys) bit.dispatchEvent(new KeyboardEvent("keydown", { key }));
 }"""
+
+
+def test_typing_where_there_is_no_code_starts_from_zero(open_page):
+    page = open_page(offline=True)
+    show_alone(page, BitExplorer("nan", formats=("FP16", "FP6_E3M2")))
+    explorer = Explorer(page)
+    row = explorer.figure.locator('[data-format="FP6_E3M2"]').get_by_role("switch")
+    assert row.all_inner_texts() == ["·"] * 6
+    row.nth(0).focus()
+    explorer.press("0")
+    explorer.says("FP6 E3M2 holds 0 exactly")
+    assert row.all_inner_texts() == ["0"] * 6

@@ -208,3 +208,20 @@ PRESS_QUICKLY = """(search, keys) => {
   for (const key of keys) search.dispatchEvent(new KeyboardEvent("keydown", { key }));
   return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
 }"""
+
+
+def test_a_cross_takes_away_the_op_it_stands_beside(open_page):
+    """Also beside an op that is unknown, and if another was taken away since the last drawing."""
+    page = open_page(offline=True)
+    show_alone(page, PolicyExplorer(chain=["bogus", "mm", "add", "relu"]))
+    explorer = Explorer(page)
+    crosses = explorer.figure.get_by_role("button", name="Remove")
+    explorer.figure.evaluate(CLICK_TWO, [0, 1])
+    explorer.shows(chain=["bogus", "add", "relu"])
+    assert crosses.count() == 2
+
+
+CLICK_TWO = """(figure, places) => {
+  const crosses = [...figure.querySelectorAll("button.mpt-remove")];
+  for (const place of places) crosses[place].click();
+}"""

@@ -15,6 +15,7 @@ from tests.browser.figures import (
     Figure,
     assert_all_accessible,
     assert_nothing_is_cut_off,
+    show_alone,
     walk_exported,
     walk_in_jupyterlab,
 )
@@ -196,3 +197,36 @@ def test_nothing_is_cut_off(open_page, theme, width):
 def test_accessibility(open_page, theme):
     page = open_page(color_scheme=theme, offline=True)
     assert_all_accessible(page, (UpdateGrid(**position) for position in POSITIONS))
+
+
+def test_a_pair_takes_the_place_of_what_could_not_be_read(open_page):
+    page = open_page(offline=True)
+    show_alone(page, UpdateGrid())
+    grid = Grid(page)
+    grid.type("Weight", "1")
+    grid.type("Weight", "1x")
+    grid.says("“1x” is no number I can read")
+    grid.click("1, -2^-12")
+    grid.says("FP16: 1 − ")
+    field = grid.figure.get_by_role("textbox", name="Weight")
+    assert field.input_value() == "1" and field.get_attribute("aria-invalid") == "false"
+
+
+def test_a_drag_that_began_elsewhere_passes_by(open_page):
+    page = open_page(offline=True)
+    show_alone(page, UpdateGrid(n=0))
+    grid = Grid(page)
+    grid.chart.scroll_into_view_if_needed()
+    box = grid.chart.bounding_box()
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] - 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2, y, steps=4)
+    page.mouse.up()
+    grid.chart.click(button="right")
+    page.wait_for_timeout(200)  # some frames
+    assert grid.steps.input_value() == "0"
+    page.mouse.move(box["x"] + box["width"] / 2, y)
+    page.mouse.down()
+    page.mouse.up()
+    grid.stands(re.compile(r"After \d{3} updates"))
