@@ -138,8 +138,7 @@ function factsOf({ total, exact, lastChange, next, rounding }) {
 // -- all together ---------------------------------------------------------------------------------
 
 function render({ model, el }) {
-  const { root, leave } = createStage(el, "Accumulation explorer");
-  root.classList.add("mpt-accumulation");
+  const { root, leave } = createStage(el, "Accumulation explorer", "mpt-accumulation");
   const readout = createReadout();
   const names = ["n", "accumulator", "rounding", "term"];
   const state = () =>

@@ -34,9 +34,10 @@ function setText(node, text) {
 
 // -- the stage ------------------------------------------------------------------------------------
 
-// The root of a view, in the page's theme. Call `leave` when the view goes.
-function createStage(el, label) {
-  const root = element("div", { class: "mpt", role: "group", "aria-label": label });
+// The root of a view, in the page's theme; `name` is the class that the view's own styles stand in.
+// Call `leave` when the view goes.
+function createStage(el, label, name) {
+  const root = element("div", { class: `mpt ${name}`, role: "group", "aria-label": label });
   el.append(root);
   const leave = followTheme(root);
   return { root, leave };

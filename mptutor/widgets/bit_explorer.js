@@ -238,7 +238,7 @@ function neighbourText(x) {
 // -- all together -----------------------------------------------------------------------------------
 
 function render({ model, el }) {
-  const { root, leave } = createStage(el, "Bit explorer");
+  const { root, leave } = createStage(el, "Bit explorer", "mpt-bits");
   const readout = createReadout();
   const state = () =>
     Object.fromEntries(["text", "fmt", "code", "rows"].map((name) => [name, model.get(name)]));

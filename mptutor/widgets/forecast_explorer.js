@@ -161,8 +161,7 @@ function layoutBox(choose) {
 // -- all together ------------------------------------------------------------------------------------
 
 function render({ model, el }) {
-  const { root, leave } = createStage(el, "Forecast explorer");
-  root.classList.add("mpt-forecast");
+  const { root, leave } = createStage(el, "Forecast explorer", "mpt-forecast");
   const readout = createReadout();
   const names = ["model", "power", "recipe", "gpu", "channels_last", "layer"];
   const state = () =>

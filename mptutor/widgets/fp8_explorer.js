@@ -108,8 +108,7 @@ function fp8Facts() {
 // -- all together ----------------------------------------------------------------------------------
 
 function render({ model, el }) {
-  const { root, leave } = createStage(el, "FP8 scale explorer");
-  root.classList.add("mpt-scale", "mpt-fp8");
+  const { root, leave } = createStage(el, "FP8 scale explorer", "mpt-scale mpt-fp8");
   const readout = createReadout();
   const names = ["power", "fmt", "tensor", "granularity"];
   const state = () =>

@@ -276,8 +276,7 @@ function chainStep({ op, cuda, cpu }, remove, at) {
 // -- all together -------------------------------------------------------------------------------------
 
 function render({ model, el }) {
-  const { root, leave } = createStage(el, "Policy explorer");
-  root.classList.add("mpt-policy");
+  const { root, leave } = createStage(el, "Policy explorer", "mpt-policy");
   const readout = createReadout();
   const names = ["search", "op", "chain", "start", "other"];
   const now = () => Object.fromEntries([...names, "tables"].map((name) => [name, model.get(name)]));

@@ -172,8 +172,7 @@ function zoneFacts() {
 // -- all together ----------------------------------------------------------------------------------
 
 function render({ model, el }) {
-  const { root, leave } = createStage(el, "Scale explorer");
-  root.classList.add("mpt-scale");
+  const { root, leave } = createStage(el, "Scale explorer", "mpt-scale");
   const readout = createReadout();
   const names = ["power", "fmt", "kind", "layer", "network"];
   const state = () =>

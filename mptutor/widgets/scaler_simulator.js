@@ -108,8 +108,7 @@ function stepSlider(now, choose) {
 // -- all together ---------------------------------------------------------------------------------
 
 function render({ model, el }) {
-  const { root, leave } = createStage(el, "Scaler simulator");
-  root.classList.add("mpt-scaler");
+  const { root, leave } = createStage(el, "Scaler simulator", "mpt-scaler");
   const readout = createReadout();
   const names = [
     "init_exponent",

@@ -125,8 +125,7 @@ function followedWeight() {
 // -- all together ---------------------------------------------------------------------------------
 
 function render({ model, el }) {
-  const { root, leave } = createStage(el, "Step debugger");
-  root.classList.add("mpt-steps");
+  const { root, leave } = createStage(el, "Step debugger", "mpt-steps");
   const readout = createReadout();
   const recording = model.get("recording");
   const state = () => ({

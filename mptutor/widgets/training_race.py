@@ -235,16 +235,16 @@ body[data-jp-theme-light="false"] .mpt-race, body.vscode-dark .mpt-race,
 html[theme="dark"] .mpt-race {{ {dark} }}
 .mpt-race-status {{ margin: 2px 0; font-size: 13px; color: var(--mpt-ink); }}
 .mpt-race-figure {{ font: 13px/1.45 system-ui, sans-serif; color: var(--mpt-ink); }}
-.mpt-curves {{ display: block; width: 100%; }}
-.mpt-curves text {{ fill: var(--mpt-muted); font-size: 12px; }}
-.mpt-grid {{ stroke: var(--mpt-line); stroke-width: 1; fill: none; }}
-.mpt-lane {{ fill: none; stroke-linejoin: round; }}
-.mpt-key-line {{ width: 34px; height: 8px; vertical-align: middle; }}
-.mpt-standings {{ border-collapse: collapse; margin: 4px 0; }}
-.mpt-standings th, .mpt-standings td {{
+.mpt-race .mpt-curves {{ display: block; width: 100%; }}
+.mpt-race .mpt-curves text {{ fill: var(--mpt-muted); font-size: 12px; }}
+.mpt-race .mpt-grid {{ stroke: var(--mpt-line); stroke-width: 1; fill: none; }}
+.mpt-race .mpt-lane {{ fill: none; stroke-linejoin: round; }}
+.mpt-race .mpt-key-line {{ width: 34px; height: 8px; vertical-align: middle; }}
+.mpt-race .mpt-standings {{ border-collapse: collapse; margin: 4px 0; }}
+.mpt-race .mpt-standings th, .mpt-race .mpt-standings td {{
   padding: 2px 12px 2px 0; text-align: right; font-variant-numeric: tabular-nums;
   white-space: nowrap; color: var(--mpt-ink); background: none; border: 0;
 }}
-.mpt-standings th:first-child {{ text-align: left; }}
-.mpt-standings tr:first-child th {{ font-weight: 400; color: var(--mpt-muted); }}
+.mpt-race .mpt-standings th:first-child {{ text-align: left; }}
+.mpt-race .mpt-standings tr:first-child th {{ font-weight: 400; color: var(--mpt-muted); }}
 """

@@ -202,8 +202,7 @@ function formatTable(choices) {
 // -- all together ---------------------------------------------------------------------------------
 
 function render({ model, el }) {
-  const { root, leave } = createStage(el, "Update on the grid");
-  root.classList.add("mpt-updates");
+  const { root, leave } = createStage(el, "Update on the grid", "mpt-updates");
   const readout = createReadout();
   const names = ["weight", "update", "fmt", "way", "n"];
   const state = () =>
