@@ -78,13 +78,41 @@ def test_a_view_touches_no_network(file):
     assert not re.search(r"https?:|\bimport\b|\bfetch\(|XMLHttpRequest|WebSocket", source)
 
 
-@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.css")), ids=lambda file: file.name)
-def test_a_style_stays_within_the_widget(file):
-    source = re.sub(r"/\*.*?\*/", "", file.read_text(), flags=re.DOTALL)
-    source = re.sub(r"@[^{]+\{", "", source)
-    for selectors in re.findall(r"([^{}]+)\{", source):
-        for selector in selectors.split(","):
-            assert selector.strip().startswith(".mpt"), selector
+SHARED_STYLES = ("base.css", "controls.css")
+
+
+@pytest.mark.parametrize("name", SHARED_STYLES)
+def test_a_shared_style_stays_within_the_widgets(name):
+    for selector in outer_selectors((FOLDER / name).read_text()):
+        assert selector.startswith(".mpt"), selector
+
+
+OWN_STYLES = sorted(file for file in FOLDER.glob("*.css") if file.name not in SHARED_STYLES)
+
+
+@pytest.mark.parametrize("file", OWN_STYLES, ids=lambda file: file.name)
+def test_a_style_stays_within_its_own_widget(file):
+    """All of them stand in the class that the view's stage has, or they would style others too."""
+    (selector,) = outer_selectors(file.read_text())
+    assert re.fullmatch(r"\.mpt-[a-z0-9]+", selector)
+    script = file.with_suffix(".js").read_text()
+    (classes,) = re.findall(r'createStage\(el, "[^"]+", "([^"]+)"\)', script)
+    assert selector[1:] in classes.split()
+
+
+def outer_selectors(source: str) -> list[str]:
+    """Return the selectors of a stylesheet that stand in no other rule, at-rules looked into."""
+    source = re.sub(r"/\*.*?\*/", "", source, flags=re.DOTALL)
+    found, rules = [], []
+    for text, brace in re.findall(r"([^{}]*)([{}])", source):
+        if brace == "}":
+            rules.pop()
+            continue
+        is_at_rule = text.strip().startswith("@")
+        if not is_at_rule and all(rule.startswith("@") for rule in rules):
+            found += [selector.strip() for selector in text.split(",")]
+        rules.append(text.strip())
+    return found
 
 
 # -- numbers as people type them -------------------------------------------------------------------

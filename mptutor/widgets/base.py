@@ -18,7 +18,8 @@ To make the next one:
    no NaN and no infinity: pass such numbers as text.)
 2. ``result``, ``describe()`` and ``picture()`` in the same file.
 3. ``name.js``: ``function render({ model, el })``, built from ``createStage``, ``control``,
-   ``createReadout`` and ``redrawOn`` of ``base.js``; ``name.css`` with classes of its own.
+   ``createReadout`` and ``redrawOn`` of ``base.js``; ``name.css``, all of it in one rule for the
+   class that the stage is given: a notebook holds the styles of all figures at once.
 4. One line in ``widgets/__init__.py``.
 5. ``tests/test_name.py`` sets the traits; ``tests/browser/test_name.py`` makes one journey by mouse
    and one by keyboard, in JupyterLab and in the exported page. ``tests/browser/figures.py`` does

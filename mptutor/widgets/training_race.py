@@ -23,8 +23,10 @@ import time
 from collections.abc import Callable
 from functools import partial
 from html import escape
+from pathlib import Path
 from typing import Any
 
+import anywidget
 from ipywidgets import HTML, Button, FloatProgress, HBox, VBox
 
 from mptutor.experiments.race import Turn
@@ -34,6 +36,12 @@ from mptutor.widgets.base import palette_variables
 from mptutor.widgets.race_picture import Lane, curves, standings
 
 _REDRAW_EVERY_S = 0.1
+
+
+class _QuietKeys(anywidget.AnyWidget):
+    """Shows nothing; see ``quiet_keys.js``."""
+
+    _esm = Path(__file__).with_name("quiet_keys.js")
 
 
 class TrainingRace(VBox):
@@ -75,6 +83,7 @@ class TrainingRace(VBox):
                 ),
                 self._status,
                 self._figure,
+                _QuietKeys(layout={"display": "none"}),
             ],
             layout={"max_width": "760px"},
         )

@@ -206,7 +206,7 @@ assert passed == ["accumulation"]
 StepDebugger()
 
 # %% [markdown]
-# **Goal.** Find a loop that raises nothing, skips nothing, and moves the weights less than a
+# **Goal.** Find a loop that raises nothing, skips nothing, and moves the weights, but less than a
 # ten-thousandth as far as the right order does, on a healthy batch at a scale of 65536.
 #
 # **Question.** Without `zero_grad`, two steps on healthy batches look almost as they should. Choose
@@ -215,8 +215,9 @@ StepDebugger()
 #
 # <details><summary>Answer</summary>
 #
-# The inf of the first batch stays in the gradients: inf plus anything is inf. Every later step is
-# skipped, and each skip halves the scale, until it is 0.
+# Goal: clip before `unscale_`. Question: clipping by an infinite norm multiplies by 0, and 0 · inf
+# is NaN. NaN plus anything is NaN, so every later step is skipped, and each skip halves the scale,
+# until it is 0.
 #
 # </details>
 #

@@ -60,6 +60,9 @@ FP32_HAS_TAKEN = """(steps) => {
 }"""
 
 
+GROWS = "(first) => document.querySelector('.mpt-lane').getAttribute('d') !== first"
+
+
 class Race:
     """A race on a page, by what can be seen and pressed."""
 
@@ -102,8 +105,7 @@ def test_it_is_started_and_stopped_by_mouse(open_race, theme):
     assert race.start.is_disabled()
     race.runs(40)
     first = race.figure.locator(".mpt-lane").first.get_attribute("d")
-    race.runs(60)
-    assert race.figure.locator(".mpt-lane").first.get_attribute("d") != first, "it does not grow"
+    race.page.wait_for_function(GROWS, arg=first, timeout=60_000)
     assert_accessible(race.page, ".mpt-race")
     race.stop.click()
     race.says("Stopped. What has been done is kept.")
@@ -118,8 +120,11 @@ def test_it_is_started_and_stopped_by_mouse(open_race, theme):
 def test_it_is_started_and_stopped_by_keyboard(open_race):
     race = open_race("light", ENDLESS)
     race.start.focus()
+    for key in ("a", "b", "d", "d"):
+        race.page.keyboard.press(key)
     race.page.keyboard.press("Enter")
     race.says("Running.")
+    assert race.page.locator(".jp-CodeCell").count() == 3, "a key was the notebook's"
     race.runs(20)
     race.page.keyboard.press("Tab")
     assert race.stop.evaluate("(button) => button === document.activeElement")
