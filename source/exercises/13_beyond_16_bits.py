@@ -84,8 +84,8 @@ on_ranks(lambda x, ranks: ranks.sum(x), 2 * [torch.tensor([40_000, 2.0**-24]).ha
 # %% [markdown]
 # **Write** `mean_over_ranks`, about 8 lines. **Target:** within a 256th of the exact mean, for
 # gradients up to 2³⁰ and down to 2⁻⁵⁰ as long as those of one batch lie within ten binades; an inf
-# or NaN on any rank makes the mean infinite or NaN on all. No more than one tensor of the gradient's
-# size travels, in FP16. Single numbers are free.
+# or NaN on any rank makes the mean infinite or NaN on all. No more than one tensor of the
+# gradient's size travels, in FP16. Single numbers are free.
 
 
 # %% tags=["solution-13-3"]
