@@ -18,7 +18,7 @@ from mptutor.experiments.gradient_accumulation import run_gradient_accumulation
 from mptutor.experiments.loop_patterns import LoopPatternsResult, run_loop_patterns
 from mptutor.experiments.memory_sweep import run_memory_sweep
 from mptutor.experiments.optimizer_states import run_optimizer_states
-from mptutor.experiments.progress import Stage, run_each, shown, somebody_watches
+from mptutor.experiments.progress import Stage, do_in_turn, shown, somebody_watches
 from mptutor.experiments.race import race
 from mptutor.experiments.recipes import AMP_FP16, FP32, NAIVE_FP16, PURE_BF16
 from mptutor.experiments.scale_sweep import ScaleSweepResult, run_scale_sweep
@@ -129,14 +129,14 @@ def test_an_interrupted_sweep_returns_what_there_is():
 def test_jobs_are_run_in_turn_until_one_is_interrupted():
     told = []
     jobs = [(word, word.upper) for word in ("one", "two", "three", "four")]
-    assert run_each(jobs, told.append) == (("ONE", "TWO", "THREE", "FOUR"), True)
+    assert do_in_turn(jobs, told.append) == (("ONE", "TWO", "THREE", "FOUR"), True)
     assert told[:2] == [Stage("one", 0.0), Stage("two", 0.25)]
-    assert run_each(jobs, interrupt_the_second) == (("ONE",), False)
-    assert run_each(jobs, False, stop=iter([False, False, True]).__next__) == (
+    assert do_in_turn(jobs, interrupt_the_second) == (("ONE",), False)
+    assert do_in_turn(jobs, False, stop=iter([False, False, True]).__next__) == (
         ("ONE", "TWO"),
         False,
     )
-    assert run_each([], False) == ((), True)
+    assert do_in_turn([], False) == ((), True)
 
 
 @pytest.mark.parametrize(

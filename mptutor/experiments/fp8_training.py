@@ -28,7 +28,7 @@ import torch
 from mptutor.devices import pick_device
 from mptutor.experiments.fp8_layers import Fp8Recipe, share_flushed, with_fp8_products
 from mptutor.experiments.fp8_tensors import fp8_task
-from mptutor.experiments.progress import Progress, run_each
+from mptutor.experiments.progress import Progress, do_in_turn
 from mptutor.experiments.result import Cell, Result, show
 from mptutor.experiments.tasks import Task
 from mptutor.formats import FP8_E4M3, FP8_E5M2
@@ -176,7 +176,7 @@ def run_fp8_training(
         for seed in seeds
         for recipe in recipes
     ]
-    runs, finished = run_each(trainings, progress, stop)
+    runs, finished = do_in_turn(trainings, progress, stop)
     return Fp8TrainingResult(
         network=task.name,
         data=task.data,

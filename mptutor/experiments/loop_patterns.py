@@ -24,7 +24,7 @@ from torch import Tensor
 from mptutor.data import ImageData, batches, load
 from mptutor.devices import pick_device
 from mptutor.experiments.loops import PATTERNS, Pattern, Session, Step, make_session, plain_step
-from mptutor.experiments.progress import Progress, run_each
+from mptutor.experiments.progress import Progress, do_in_turn
 from mptutor.experiments.recipes import AMP_FP16
 from mptutor.experiments.result import Cell, Result
 from mptutor.experiments.tasks import accuracy, order_seed
@@ -163,7 +163,7 @@ def run_loop_patterns(
         for pattern in chosen
         for variant in _VARIANTS
     ]
-    runs, finished = run_each(trainings, progress, stop)
+    runs, finished = do_in_turn(trainings, progress, stop)
     return LoopPatternsResult(optimizer, str(device), epochs, runs, finished)
 
 

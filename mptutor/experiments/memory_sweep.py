@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mptutor.devices import pick_device
-from mptutor.experiments.progress import Progress, run_each
+from mptutor.experiments.progress import Progress, do_in_turn
 from mptutor.experiments.recipes import AMP_BF16, AMP_FP16, FP32, Recipe
 from mptutor.experiments.result import Cell, Result
 from mptutor.experiments.tasks import seeded
@@ -144,7 +144,7 @@ def run_memory_sweep(
         for name, size in settings
         for recipe in recipes
     ]
-    steps, finished = run_each(jobs, progress, stop)
+    steps, finished = do_in_turn(jobs, progress, stop)
     return MemorySweepResult(str(device), steps, finished=finished)
 
 

@@ -41,7 +41,7 @@ from torch import Tensor, nn
 
 from mptutor.data import ImageData, batches, load
 from mptutor.devices import pick_device
-from mptutor.experiments.progress import Progress, run_each
+from mptutor.experiments.progress import Progress, do_in_turn
 from mptutor.experiments.result import Cell, Result
 from mptutor.experiments.tasks import accuracy, order_seed, seeded, shorten
 from mptutor.models import mlp
@@ -234,7 +234,7 @@ def run_optimizer_states(
         for seed in seeds
         for storage in storages
     ]
-    runs, finished = run_each(trainings, progress, stop)
+    runs, finished = do_in_turn(trainings, progress, stop)
     return OptimizerStatesResult(
         "MLP 784-64-10", data.name, str(device), epochs, runs, finished=finished
     )

@@ -62,7 +62,7 @@ def shown(progress: Progress) -> Iterator[Callable[[Reached], None]]:
         yield lambda reached: None
 
 
-def run_each(
+def do_in_turn(
     jobs: Sequence[tuple[str, Callable[[], R]]],
     progress: Progress,
     stop: Callable[[], bool] | None = None,

@@ -31,7 +31,7 @@ import torch
 from mptutor.census import ScaleWindow
 from mptutor.devices import pick_device
 from mptutor.experiments.gradient_census import run_gradient_census, task_of
-from mptutor.experiments.progress import Progress, run_each
+from mptutor.experiments.progress import Progress, do_in_turn
 from mptutor.experiments.recipes import AMP_FP16, FP32, Recipe
 from mptutor.experiments.result import Cell, Result
 from mptutor.experiments.tasks import Task
@@ -156,7 +156,7 @@ def run_scale_sweep(
     train = partial(_train, task, epochs=epochs, seed=seed, device=device)
     jobs = [("FP32", partial(train, FP32, 1.0))]
     jobs += [(f"scale {_power(scale)}", partial(train, AMP_FP16, scale)) for scale in scales]
-    trained, finished = run_each(jobs, progress, stop)
+    trained, finished = do_in_turn(jobs, progress, stop)
     fp32_loss = trained[0][0] if trained else math.nan
     runs = []
     for scale, (loss, skipped) in zip(scales, trained[1:], strict=False):

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from mptutor.data import batches, load
 from mptutor.devices import pick_device
-from mptutor.experiments.progress import Progress, run_each
+from mptutor.experiments.progress import Progress, do_in_turn
 from mptutor.experiments.recipes import AMP_FP16
 from mptutor.experiments.result import Cell, Result
 from mptutor.experiments.tasks import order_seed, seeded
@@ -162,7 +162,9 @@ def run_scaler_traces(
             device=device,
         )
 
-    traces, finished = run_each([(name, partial(trace, name)) for name in scalers], progress, stop)
+    traces, finished = do_in_turn(
+        [(name, partial(trace, name)) for name in scalers], progress, stop
+    )
     return ScalerTraceResult(str(device), tuple(broken_steps), traces, finished=finished)
 
 

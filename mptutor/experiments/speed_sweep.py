@@ -19,7 +19,7 @@ from functools import partial
 import torch
 
 from mptutor.devices import pick_device
-from mptutor.experiments.progress import Progress, run_each
+from mptutor.experiments.progress import Progress, do_in_turn
 from mptutor.experiments.result import Cell, Result
 from mptutor.formats import get_format
 from mptutor.hardware import report
@@ -132,7 +132,7 @@ def run_speed_sweep(
         return [_time(size, way, product, repeats, device) for way, product in ways.items()]
 
     jobs = [(f"products of {size} × {size}", partial(time_size, size)) for size in sizes]
-    timed, finished = run_each(jobs, progress, stop)
+    timed, finished = do_in_turn(jobs, progress, stop)
     products = tuple(product for size in timed for product in size)
     return SpeedSweepResult(
         str(device), hardware.device_name, hardware.threads, products, finished=finished
