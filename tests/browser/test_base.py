@@ -6,6 +6,15 @@ from mptutor.widgets.base import javascript
 
 pytestmark = pytest.mark.browser
 
+
+def run_beside(open_page, function: str, body: str = ""):
+    """Return what a function returns on a page that has the views' shared script."""
+    page = open_page(offline=True)
+    page.set_content(f"<!doctype html><title>Nothing</title>{body}")
+    source = javascript().replace("export default { render };", "")
+    return page.evaluate(f"() => {{ {source}\nreturn ({function})(); }}")
+
+
 #: A model that notes, in order, what happens to it.
 NOTE = """async () => {
   const happened = [];
@@ -24,10 +33,7 @@ NOTE = """async () => {
 
 
 def test_changes_are_drawn_once_a_frame_and_then_the_kernel_is_told(open_page):
-    page = open_page(offline=True)
-    page.set_content("<!doctype html><title>Nothing</title>")
-    source = javascript().replace("export default { render };", "")
-    happened = page.evaluate(f"() => {{ {source}\nreturn ({NOTE})(); }}")
+    happened = run_beside(open_page, NOTE)
     assert happened == ["drawn 0", "asked", "drawn 3", "saved 3", "drawn 4", "saved 4"]
 
 
@@ -50,10 +56,7 @@ ECHO = """async () => {
 
 
 def test_an_echo_of_an_earlier_change_does_not_undo_the_next(open_page):
-    page = open_page(offline=True)
-    page.set_content("<!doctype html><title>Nothing</title>")
-    source = javascript().replace("export default { render };", "")
-    seen = page.evaluate(f"() => {{ {source}\nreturn ({ECHO})(); }}")
+    seen = run_beside(open_page, ECHO)
     assert seen == {"told": [[1, 1], [3, 3]], "now": [7, 3]}
 
 
@@ -70,10 +73,7 @@ TWO_VIEWS = """async () => {
 
 
 def test_two_views_that_change_the_same_trait_come_to_an_end(open_page):
-    page = open_page(offline=True)
-    page.set_content("<!doctype html><title>Nothing</title>")
-    source = javascript().replace("export default { render };", "")
-    assert page.evaluate(f"() => {{ {source}\nreturn ({TWO_VIEWS})(); }}") == 3
+    assert run_beside(open_page, TWO_VIEWS) == 3
 
 
 COMPLAINT = """() => {
@@ -94,21 +94,19 @@ COMPLAINT = """() => {
 
 
 def test_a_complaint_stands_until_something_changes(open_page):
-    page = open_page(offline=True)
-    page.set_content("<!doctype html><title>Nothing</title>")
-    source = javascript().replace("export default { render };", "")
-    heard = page.evaluate(f"() => {{ {source}\nreturn ({COMPLAINT})(); }}")
+    heard = run_beside(open_page, COMPLAINT)
     assert heard == ["", "no", "", "", ""]
 
 
+TEXT = """() => {
+  const node = document.querySelector("p");
+  const before = node.firstChild;
+  setText(node, "one");
+  const kept = node.firstChild === before;
+  setText(node, "two");
+  return [kept, node.textContent];
+}"""
+
+
 def test_the_same_text_is_not_written_anew(open_page):
-    page = open_page(offline=True)
-    page.set_content("<!doctype html><title>Nothing</title><p>one</p>")
-    source = javascript().replace("export default { render };", "")
-    script = """const node = document.querySelector("p");
-    const before = node.firstChild;
-    setText(node, "one");
-    const kept = node.firstChild === before;
-    setText(node, "two");
-    return [kept, node.textContent];"""
-    assert page.evaluate(f"() => {{ {source}\n{script} }}") == [True, "two"]
+    assert run_beside(open_page, TEXT, "<p>one</p>") == [True, "two"]
