@@ -106,7 +106,7 @@ function termSlider(choices, choose) {
     input.value = n;
     input.setAttribute("aria-valuetext", `${count(n)} terms`);
   };
-  return { node: element("div", { class: "mpt-terms-track" }, input), update };
+  return { node: element("div", { class: "mpt-rail mpt-terms-track" }, input), update };
 }
 
 // -- the facts ------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ function subnormalNote({ kind, mantissaField, fmt }) {
 
 // -- the number, typed ----------------------------------------------------------------------------
 
-function numberField({ wantText }, numbers) {
+function numberField({ wantText }, numbers, unread) {
   const input = control("input", {
     type: "text",
     class: "mpt-input",
@@ -121,19 +121,16 @@ function numberField({ wantText }, numbers) {
   );
   // What cannot be read stays in view, with its complaint, until the number changes: a drawing asked
   // for earlier may still be on its way.
-  let unread = null;
   const update = ({ text }) => {
-    if (unread?.beside === text) return;
-    unread = null;
+    if (unread.now()) return;
     if (input.value !== text) input.value = text;
     input.setAttribute("aria-invalid", "false");
   };
-  const markUnreadable = (beside, complaint) => {
-    unread = { beside, complaint };
+  const markUnreadable = (complaint) => {
+    unread.say(complaint);
     input.setAttribute("aria-invalid", "true");
   };
-  const accept = () => (unread = null);
-  return { node, update, markUnreadable, accept, problem: () => unread?.complaint };
+  return { node, update, markUnreadable };
 }
 
 // -- the selected format, close up ------------------------------------------------------------------
@@ -252,26 +249,27 @@ function render({ model, el }) {
       try {
         const number = readNumber(text);
         const selected = rows.find((row) => row.name === fmt);
-        field.accept();
+        unread.clear();
         changeModel(model, { text, code: encode(number, selected) ?? NO_CODE });
         redraw.ask();
       } catch (error) {
-        field.markUnreadable(model.get("text"), error.message);
+        field.markUnreadable(error.message);
         readout.say(error.message);
       }
     },
     wantNumber: (number) => actions.wantText(printNumber(number)),
     choose: (fmt) => {
       const { wanted } = now();
-      field.accept();
+      unread.clear();
       changeModel(model, { fmt: fmt.name, code: encode(wanted, fmt) ?? NO_CODE });
     },
     hold: (fmt, code) => {
-      field.accept();
+      unread.clear();
       changeModel(model, { fmt: fmt.name, code, text: printNumber(decode(code, fmt).value) });
     },
   };
-  const field = numberField(actions, model.get("examples"));
+  const unread = createComplaint(model, ["text"]);
+  const field = numberField(actions, model.get("examples"), unread);
   const parts = [field, numberSlider(actions), bitTable(model.get("rows"), actions), closeUp()];
   const help = element(
     "p",
@@ -283,7 +281,7 @@ function render({ model, el }) {
   const redraw = redrawOn(model, ["text", "fmt", "code"], () => {
     const view = now();
     for (const part of parts) part.update(view);
-    readout.say(field.problem() || view.problem || sentence(view));
+    readout.say(unread.now() || view.problem || sentence(view));
   });
   return () => {
     redraw.stop();

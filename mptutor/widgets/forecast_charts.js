@@ -252,7 +252,7 @@ function layerSlider({ chooseLayer }) {
     "aria-label": "Layer, from the first operation on",
     oninput: () => chooseLayer(Number(input.value)),
   });
-  const track = element("div", { class: "mpt-line-track" }, input);
+  const track = element("div", { class: "mpt-rail mpt-line-track" }, input);
   const name = element("output", { class: "mpt-layer-value", "aria-hidden": "true" });
   const node = element(
     "div",

@@ -131,7 +131,7 @@ function batchSlider(choices, { choosePower }) {
     "aria-label": "Batch size",
     oninput: () => choosePower(Number(input.value)),
   });
-  const track = element("div", { class: "mpt-line-track" }, input);
+  const track = element("div", { class: "mpt-rail mpt-line-track" }, input);
   const value = element("output", { class: "mpt-batch-value", "aria-hidden": "true" });
   const node = element(
     "div",

@@ -39,14 +39,8 @@ function fp8Histogram(choices, { choosePower }) {
     svg.classList.toggle("mpt-held", !shown.isDragged);
     drawn = { width, fmt, values };
   };
-  let grip = null;
-  onDrag(
-    svg,
-    (event) => (grip = { x: event.clientX, power: shown.power }),
-    (event) => {
-      if (shown.isDragged) choosePower(grip.power + Math.round((event.clientX - grip.x) / step()));
-    },
-  );
+  const drag = (power) => shown.isDragged && choosePower(power);
+  dragByPowers(svg, step, () => shown.power, drag);
   const observer = new ResizeObserver(() => {
     width = node.clientWidth;
     paint();

@@ -55,12 +55,7 @@ function histogram(choices, { choosePower }) {
     svg.setAttribute("aria-label", histogramLabel(view));
     drawn = { width, fmt: view.fmt, census: view.census };
   };
-  let grip = null;
-  onDrag(
-    svg,
-    (event) => (grip = { x: event.clientX, power: shown.view.power }),
-    (event) => choosePower(grip.power + Math.round((event.clientX - grip.x) / step())),
-  );
+  dragByPowers(svg, step, () => shown.view.power, choosePower);
   const observer = new ResizeObserver(() => {
     width = node.clientWidth;
     paint();
@@ -71,6 +66,16 @@ function histogram(choices, { choosePower }) {
     paint();
   };
   return { node, update, leave: () => observer.disconnect() };
+}
+
+// The histogram follows the pointer from where it was taken hold of, a binade at a time.
+function dragByPowers(svg, step, powerNow, choosePower) {
+  let grip = null;
+  onDrag(
+    svg,
+    (event) => (grip = { x: event.clientX, power: powerNow() }),
+    (event) => choosePower(grip.power + Math.round((event.clientX - grip.x) / step())),
+  );
 }
 
 function histogramLabel({ power, fmt, shares }) {

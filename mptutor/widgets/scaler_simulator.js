@@ -18,7 +18,7 @@ function exponentSlider({ exponents: [low, high] }, choose) {
     "div",
     { class: "mpt-label mpt-init" },
     "Initial scale",
-    element("div", { class: "mpt-plain-track" }, input),
+    element("div", { class: "mpt-rail mpt-plain-track" }, input),
     shown,
   );
   const update = ({ start }) => {
@@ -99,7 +99,7 @@ function stepSlider(now, choose) {
     );
   };
   return {
-    node: element("div", { class: "mpt-step-track" }, input),
+    node: element("div", { class: "mpt-rail mpt-step-track" }, input),
     update,
     focus: () => input.focus({ preventScroll: true }),
   };

@@ -39,7 +39,7 @@ function stopSlider(look) {
     input.value = view.stop;
     input.setAttribute("aria-valuetext", sentence(view));
   };
-  return { node: element("div", { class: "mpt-stop-track" }, input), update };
+  return { node: element("div", { class: "mpt-rail mpt-stop-track" }, input), update };
 }
 
 function stopButtons(move) {
@@ -67,7 +67,7 @@ function damageTable() {
   ];
   const node = element(
     "table",
-    { class: "mpt-damage" },
+    { class: "mpt-numbers mpt-damage" },
     element(
       "thead",
       {},

@@ -22,7 +22,7 @@ function pathChart(choices, choose) {
     { class: "mpt-closeup" },
     element("div", { class: "mpt-heading" }, `${count(choices.steps)} updates in a row`),
     chart,
-    element("div", { class: "mpt-path-track" }, input),
+    element("div", { class: "mpt-rail mpt-path-track" }, input),
     said,
   );
   const paint = () => {

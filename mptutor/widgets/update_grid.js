@@ -13,7 +13,7 @@ const PAIRS = [
 function typedNumber(label, trait, model, choose, complain) {
   // What cannot be read stays in view, with its complaint, until the number changes: a drawing asked
   // for earlier may still be on its way.
-  let unread = null;
+  const unread = createComplaint(model, [trait]);
   const input = control("input", {
     type: "text",
     class: "mpt-input mpt-short",
@@ -24,24 +24,22 @@ function typedNumber(label, trait, model, choose, complain) {
         readNumber(input.value);
         choose({ [trait]: input.value });
       } catch (error) {
-        unread = { beside: model.get(trait), complaint: error.message };
+        unread.say(error.message);
         input.setAttribute("aria-invalid", "true");
         complain(error.message);
       }
     },
   });
   const update = (state) => {
-    if (unread?.beside === state[trait]) return;
-    unread = null;
+    if (unread.now()) return;
     if (input.value !== state[trait]) input.value = state[trait];
     input.setAttribute("aria-invalid", "false");
   };
   const accept = (changes) => {
-    if (trait in changes) unread = null;
+    if (trait in changes) unread.clear();
   };
-  const problem = () => unread?.complaint;
   const node = element("label", { class: "mpt-label" }, label, input);
-  return { node, update, accept, problem };
+  return { node, update, accept, problem: unread.now };
 }
 
 function pairButtons(choose) {
@@ -169,7 +167,7 @@ function formatTable(choices) {
   ];
   const node = element(
     "table",
-    { class: "mpt-formats" },
+    { class: "mpt-numbers mpt-formats" },
     element(
       "thead",
       {},
